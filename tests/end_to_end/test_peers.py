@@ -29,19 +29,20 @@ class Peers(unittest.TestCase):
 
     def test_over_every_communicator(self):
         here, alone = self.daemon(GPUS), self.daemon()
-        sized = ("--size", "20", "--json")
-        want = alone.run("peerAccess", "unix", sized)
-        self.assertTrue(want.ok, want.output + want.errors)
-        for communicator in harness.HOST_COMMUNICATORS:
-            with self.subTest(communicator):
-                run = here.run("peerAccess", communicator, sized)
-                self.assertTrue(run.ok, run.output + run.errors + here.log())
-                self.assertEqual(digest(run), digest(want))
+        for name, options in (("peerAccess", ()), ("deviceGraphs", ()), ("deviceGraphs", ("--apart",))):
+            sized = ("--size", "20", "--json", *options)
+            want = alone.run(name, "unix", sized)
+            self.assertTrue(want.ok, want.output + want.errors)
+            for communicator in harness.HOST_COMMUNICATORS:
+                with self.subTest(name, options=options, communicator=communicator):
+                    run = here.run(name, communicator, sized)
+                    self.assertTrue(run.ok, run.output + run.errors + here.log())
+                    self.assertEqual(digest(run), digest(want))
 
-    def start(self, here, *arguments):
+    def start(self, here, name, *arguments):
         """A program that computes for some seconds."""
         program = subprocess.Popen(
-            [os.path.join(harness.PROGRAMS, "peerAccess"), "--size", "20", *arguments],
+            [os.path.join(harness.PROGRAMS, name), "--size", "20", *arguments],
             env=here.guest_environment("shm"),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -54,10 +55,13 @@ class Peers(unittest.TestCase):
         return program
 
     def test_they_move_together(self):
-        for shareable in ("false", "true"):
-            with self.subTest(shareable=shareable), mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE=shareable):
+        for name, shareable in (("peerAccess", "false"), ("peerAccess", "true"), ("deviceGraphs", "true")):
+            with (
+                self.subTest(name, shareable=shareable),
+                mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE=shareable),
+            ):
                 here, there = self.daemon(GPUS), self.daemon(GPUS)
-                program = self.start(here, "--seconds", "6")
+                program = self.start(here, name, "--seconds", "6")
                 for _ in range(2):
                     code, moved, errors = migrate(here, "--vm", USER, "--to", f"unix://{there.socket}")
                     self.assertEqual(code, 0, f"{moved} {errors}\n{here.log()}\n{there.log()}")
@@ -66,9 +70,19 @@ class Peers(unittest.TestCase):
                 output, _ = program.communicate(timeout=60)
                 self.assertEqual(program.returncode, 0, output)
 
+    def test_one_of_two_moves_where_neither_reaches_the_other(self):
+        here, there = self.daemon(GPUS), self.daemon(GPUS)
+        program = self.start(here, "deviceGraphs", "--apart", "--seconds", "6")
+        sessions = [session["id"] for session in here.sessions()]
+        for session in sessions:
+            code, moved, errors = migrate(here, "--session", str(session), "--to", f"unix://{there.socket}")
+            self.assertEqual(code, 0, f"{moved} {errors}\n{here.log()}\n{there.log()}")
+        output, _ = program.communicate(timeout=60)
+        self.assertEqual(program.returncode, 0, output)
+
     def test_both_may_move_to_one_gpu(self):
         here, there = self.daemon(GPUS), self.daemon()
-        program = self.start(here, "--seconds", "3")
+        program = self.start(here, "peerAccess", "--seconds", "3")
         code, moved, errors = migrate(here, "--vm", USER, "--to", f"unix://{there.socket}")
         self.assertEqual(code, 0, f"{moved} {errors}\n{here.log()}\n{there.log()}")
         output, _ = program.communicate(timeout=60)

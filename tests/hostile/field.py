@@ -13,6 +13,7 @@ from blake3 import blake3
 
 ARENA, CHUNK = 0x100000000000, 2 << 20
 SHADOWS = 0x300000000000
+WINDOWS = 0x400000000000
 # Bytes between the arenas of two devices.
 STRIDE = 1 << 40
 ATTACH = 0x7F10

@@ -6,7 +6,7 @@ import struct
 import time
 
 import wire
-from field import ARENA, CHUNK, ENDLESS, SHADOWS, attack, blake3, expect, ptx, resident, until
+from field import ARENA, CHUNK, ENDLESS, SHADOWS, STRIDE, WINDOWS, attack, blake3, expect, ptx, resident, until
 
 # The limit of one VM in these attacks, and a worker's own memory besides.
 LIMIT, OWN = 64 << 20, 96 << 20
@@ -19,8 +19,10 @@ def shadows_without_end(field):
     session = field.session()
     worker = field.worker(session)
     size, cases = 8 << 20, 0
+    # Also of memory that other devices' sessions pinned.
+    places = SHADOWS, SHADOWS + STRIDE, WINDOWS + 15 * STRIDE
     for number in range(128):
-        address = SHADOWS + number * size
+        address = places[number % 3] + number * size
         cases += 1
         try:
             session.call("ShadowCreate", address=address, size=size)

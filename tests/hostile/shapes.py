@@ -4,7 +4,7 @@ import itertools
 import os
 
 import wire
-from field import ARENA, CHUNK, SHADOWS, attack, expect, resident, until
+from field import ARENA, CHUNK, SHADOWS, STRIDE, WINDOWS, attack, expect, resident, until
 from memory import LIMITED, OWN
 
 MOST = (1 << 64) - 1
@@ -123,7 +123,7 @@ def shadows_and_maps_of_impossible_place(field):
     victim = Victim(field)
     with open(f"/proc/{field.worker(victim.ready())}/maps", encoding="ascii") as maps:
         own = [int(line.split("-")[0], 16) for line in maps]
-    places = [0, 4096, ARENA - CHUNK, ARENA + (1 << 40) - CHUNK, SHADOWS - 4096, MOST - CHUNK + 1, 1 << 63, *own[::5]]
+    places = [0, 4096, ARENA - CHUNK, ARENA + (1 << 40) - CHUNK, SHADOWS - 4096, WINDOWS, WINDOWS + 16 * STRIDE, MOST - CHUNK + 1, 1 << 63, *own[::5]]
     for place, size in itertools.product(places, (0, 1, 4096, CHUNK, CHUNK + 1, 1 << 63, MOST)):
         for call, names in (("MemMap", {}), ("ShadowCreate", {}), ("MemAlias", dict(memory=ARENA, access=3)), ("FileMap", dict(offset=0, file=1))):
             if victim.accepts(call, call != "MemAlias", address=place, size=size, **names):

@@ -399,7 +399,8 @@ static void check_pitched(Program &program) {
 }
 
 int main(int argc, char **argv) {
-    Program program("copies", "copies and fills in one, two and three dimensions", "bytes of each memory", 60001, 20000,
+    // Over a window, copies of more than 64 KiB make smaller ones use its slots, too.
+    Program program("copies", "copies and fills in one, two and three dimensions", "bytes of each memory", 70001, 20000,
                     1L << 28);
     program.parse(argc, argv);
     Memories memories(program, static_cast<size_t>(program.size()));

@@ -67,18 +67,19 @@ impl Session {
         self.record_event(event, &junction)
     }
 
-    /// cuGreenCtxWaitEvent; without a green context cuCtxWaitEvent.
+    /// cuGreenCtxWaitEvent; without a green context cuCtxWaitEvent. The event is of
+    /// `owner`'s device.
     ///
     /// # Errors
     /// `STREAM_CAPTURE_UNSUPPORTED` while a stream captures, and for an event
     /// of a capture.
-    pub fn wait_all(&self, of: Option<&Green>, event: &Event) -> Result<()> {
+    pub fn wait_all(&self, of: Option<&Green>, owner: &Self, event: &Event) -> Result<()> {
         event.refuse_captured()?;
         let streams = self.not_capturing(of)?;
         let state = self.junction(of);
         let mut slot = state.stream();
         let junction = self.junction_stream(of, &mut slot)?;
-        self.wait_event(&junction, event)?;
+        self.wait_event_of(&junction, owner, event)?;
         if self.streams().is_known_idle(&junction) {
             return Ok(());
         }

@@ -24,6 +24,7 @@ pub mod connection;
 pub mod copy;
 mod copy_order;
 pub mod device;
+pub mod device_graph;
 mod device_path;
 mod error;
 pub mod event;

@@ -3,7 +3,9 @@
 //! One worker cannot wait for another's work. But if one device can access the other's
 //! memory, streams use [`Words`](crate::objects::words::Words): a separate stream of the
 //! event's device, its relay, waits for the event and then writes the number of a record,
-//! and the waiting stream waits for that word. No call waits.
+//! and the waiting stream waits for that word. No call waits, unless the event's device has
+//! shadows of the program's memory: what it wrote there must be in the program's memory
+//! before the waiting stream, which has other shadows or none, continues.
 
 use std::sync::Arc;
 
@@ -14,22 +16,26 @@ use crate::objects::stream::{NON_BLOCKING, Stream};
 use crate::objects::words::PeerWords;
 
 impl Session {
-    /// Makes a stream of this session wait for an event of another device's session,
-    /// `owner`. If neither device reaches the other's memory, or both have copies of some, the
-    /// call waits instead.
+    /// Makes a stream of this session wait for an event of `owner`, this session or another
+    /// device's. If neither device reaches the other's memory, or `owner` has shadows, the
+    /// call waits for another device's event instead.
     ///
     /// # Errors
     /// As [`Link::check`](crate::connection::Link::check); `CAPTURED_EVENT` of an event
     /// that was last recorded in a capture.
-    pub fn wait_for_peer(&self, stream: &Stream, owner: &Self, event: &Event) -> Result<()> {
+    pub fn wait_event_of(&self, stream: &Stream, owner: &Self, event: &Event) -> Result<()> {
+        if std::ptr::eq(self, owner) {
+            return self.wait_event(stream, event);
+        }
         event.check_not_captured()?;
         let complete = owner.streams().progress().complete();
         if event.shared().is_none() && event.outstanding(complete).is_none() {
             return owner.check();
         }
-        let holder = if self.streams().have_copies() || owner.streams().have_copies() {
+        if owner.streams().have_shadows() {
             return owner.synchronize_event(event);
-        } else if owner.memory().reaches(self.memory()) {
+        }
+        let holder = if owner.memory().reaches(self.memory()) {
             self
         } else if self.memory().reaches(owner.memory()) {
             owner

@@ -97,6 +97,11 @@ impl Streams {
         }
     }
 
+    /// Whether the device uses some of the program's memory through shadows.
+    pub(crate) fn have_shadows(&self) -> bool {
+        !self.shadows.are_none()
+    }
+
     /// The legacy default stream.
     #[must_use]
     pub fn legacy(&self) -> &Arc<Stream> {
@@ -176,11 +181,6 @@ impl Streams {
         if idle && self.orphans.posted() <= complete {
             self.progress.finish(posted);
         }
-    }
-
-    /// As [`Shadows::have_copies`].
-    pub(crate) fn have_copies(&self) -> bool {
-        self.shadows.have_copies()
     }
 
     /// The only stream with work that is not known to be complete, if there is only one.
@@ -464,7 +464,7 @@ impl Streams {
     /// As [`Link::check`].
     pub fn wait_event(&self, stream: &Stream, event: &Event) -> Result<()> {
         if stream.is_capturing() || event.is_captured() {
-            return stream.capture_wait(event);
+            return stream.capture_wait(self.session, event);
         }
         let Some(recorded) = event.recorded() else {
             return self.link.check();

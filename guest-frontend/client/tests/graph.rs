@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{PTX, Worker, parameters, read_back};
 use paragpu_client::Session;
-use paragpu_client::graph_exec::Refusal;
+use paragpu_client::graph_exec::{GraphExec, Refusal};
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
 use paragpu_client::objects::capture::Mode;
@@ -25,6 +25,20 @@ fn device() -> u32 {
         "more tests than devices: use another file"
     );
     device
+}
+
+/// A worker and a session that lives as long as the process, as the guest library's do.
+fn start() -> Option<(Worker, &'static Session)> {
+    let (worker, session) = Worker::start(device())?;
+    Some((worker, &**Box::leak(Box::new(session))))
+}
+
+fn instantiate(session: &'static Session, graph: &Graph) -> Arc<GraphExec> {
+    let only = |ordinal| match ordinal == session.ordinal() {
+        true => Ok(session),
+        false => Err(Status::INVALID_DEVICE),
+    };
+    GraphExec::instantiate(graph, 0, session.ordinal(), only).unwrap()
 }
 
 fn capture(session: &Session, stream: &Stream) {
@@ -63,7 +77,7 @@ fn kernel(session: &Session, function: &Arc<Function>, address: u64) -> Kernel {
 
 #[test]
 fn nothing_crosses_during_a_capture_and_a_launch_is_one_call() {
-    let Some((worker, session)) = Worker::start(device()) else {
+    let Some((worker, session)) = start() else {
         return;
     };
     let module = session.modules().load(PTX, &[]).unwrap();
@@ -80,7 +94,7 @@ fn nothing_crosses_during_a_capture_and_a_launch_is_one_call() {
     session.snapshot().unwrap();
     session.ping().unwrap();
     let before = worker.calls();
-    capture(&session, &one);
+    capture(session, &one);
     for value in 1..=100 {
         session
             .copies()
@@ -96,7 +110,7 @@ fn nothing_crosses_during_a_capture_and_a_launch_is_one_call() {
         .unwrap();
     session
         .launches()
-        .capture(&one, kernel(&session, &function, memory))
+        .capture(&one, kernel(session, &function, memory))
         .unwrap();
     session.events().record(&join, &two).unwrap();
     session.streams().wait_event(&one, &join).unwrap();
@@ -113,29 +127,26 @@ fn nothing_crosses_during_a_capture_and_a_launch_is_one_call() {
     let after: Vec<u32> = after.iter().map(|before| before.node).collect();
     assert_eq!(after, [101, 100]);
 
-    let exec = session.graphs().instantiate(&graph, 0).unwrap();
+    let exec = instantiate(session, &graph);
     let (posted, waited) = (worker.calls(), worker.synchronous());
     for _ in 0..5 {
-        session.graphs().launch(&exec, &one).unwrap();
+        exec.launch(session, &one).unwrap();
     }
     assert_eq!(worker.synchronous(), waited);
     session.synchronize().unwrap();
     assert_eq!(worker.calls(), posted + 5 + 1);
     assert_eq!(worker.count("GraphLaunch"), 5);
-    assert_eq!(read_back(&session, memory + 64, 4), [100, 0, 0, 0]);
-    assert_eq!(read_back(&session, memory + 128, 4), [9; 4]);
-    session.graphs().destroy(&exec).unwrap();
-    assert_eq!(
-        session.graphs().launch(&exec, &one),
-        Err(Status::INVALID_HANDLE)
-    );
+    assert_eq!(read_back(session, memory + 64, 4), [100, 0, 0, 0]);
+    assert_eq!(read_back(session, memory + 128, 4), [9; 4]);
+    exec.destroy().unwrap();
+    assert_eq!(exec.launch(session, &one), Err(Status::INVALID_HANDLE));
     session.ping().unwrap();
     assert_eq!(worker.count("GraphDestroy"), 1);
 }
 
 #[test]
 fn what_cannot_be_captured_is_refused() {
-    let Some((_worker, session)) = Worker::start(device()) else {
+    let Some((_worker, session)) = start() else {
         return;
     };
     let stream = session.streams().create(0, 0).unwrap();
@@ -236,7 +247,7 @@ fn what_cannot_be_captured_is_refused() {
 
 #[test]
 fn updates_send_what_differs() {
-    let Some((worker, session)) = Worker::start(device()) else {
+    let Some((worker, session)) = start() else {
         return;
     };
     let memory = session.memory().allocate(4096).unwrap();
@@ -245,100 +256,88 @@ fn updates_send_what_differs() {
         let mut before = Vec::new();
         for (place, value) in (0..).zip(values) {
             let node = graph
-                .add(fill(&session, memory + place * 64, value), &before)
+                .add(fill(session, memory + place * 64, value), &before)
                 .unwrap();
             before = vec![node.number.into()];
         }
         graph
     };
     let graph = of([1, 2, 3]);
-    let exec = session.graphs().instantiate(&graph, 0).unwrap();
+    let exec = instantiate(session, &graph);
     let stream = session.legacy();
-    assert_eq!(
-        session.graphs().update(&exec, &of([1, 20, 3])).unwrap(),
-        Ok(())
-    );
-    session.graphs().launch(&exec, stream).unwrap();
+    assert_eq!(exec.update(&of([1, 20, 3])).unwrap(), Ok(()));
+    exec.launch(session, stream).unwrap();
     session.synchronize().unwrap();
     assert_eq!(worker.count("GraphNodeUpdate"), 1);
-    assert_eq!(read_back(&session, memory + 64, 1), [20]);
+    assert_eq!(read_back(session, memory + 64, 1), [20]);
     let name = |number| NodeName {
         graph: graph.id(),
         number,
     };
-    session
-        .graphs()
-        .set(&exec, name(2), fill(&session, memory + 128, 30))
-        .unwrap();
-    session.graphs().launch(&exec, stream).unwrap();
+    exec.set(name(2), fill(session, memory + 128, 30)).unwrap();
+    exec.launch(session, stream).unwrap();
     session.synchronize().unwrap();
-    assert_eq!(read_back(&session, memory + 128, 1), [30]);
-    assert_eq!(
-        session.graphs().set(&exec, name(2), Work::Empty),
-        Err(Status::INVALID_VALUE)
-    );
-    assert_eq!(
-        session.graphs().set(&exec, name(3), Work::Empty),
-        Err(Status::INVALID_VALUE)
-    );
+    assert_eq!(read_back(session, memory + 128, 1), [30]);
+    assert_eq!(exec.set(name(2), Work::Empty), Err(Status::INVALID_VALUE));
+    assert_eq!(exec.set(name(3), Work::Empty), Err(Status::INVALID_VALUE));
     let shorter = Graph::new();
-    shorter.add(fill(&session, memory, 1), &[]).unwrap();
+    shorter.add(fill(session, memory, 1), &[]).unwrap();
     assert_eq!(
-        session.graphs().update(&exec, &shorter).unwrap(),
+        exec.update(&shorter).unwrap(),
         Err((None, Refusal::Topology))
     );
     let other = of([1, 2, 3]);
     other.undepend(&[(0.into(), 1)]).unwrap();
-    let refused = session.graphs().update(&exec, &other).unwrap();
+    let refused = exec.update(&other).unwrap();
     assert!(matches!(refused, Err((Some(_), Refusal::Topology))));
-    session.graphs().enable(&exec, name(0), false).unwrap();
+    exec.enable(name(0), false).unwrap();
     assert_eq!(exec.is_enabled(name(0)), Ok(false));
-    session.graphs().enable(&exec, name(0), false).unwrap();
+    exec.enable(name(0), false).unwrap();
     session.ping().unwrap();
     assert_eq!(worker.count("GraphNodeEnable"), 1);
 }
 
 #[test]
 fn large_graphs_travel_in_parts() {
-    let Some((worker, session)) = Worker::start(device()) else {
+    let Some((worker, session)) = start() else {
         return;
     };
     let memory = session.memory().allocate(4096).unwrap();
     let graph = Graph::new();
     for value in 0..6000 {
-        graph.add(fill(&session, memory, value), &[]).unwrap();
+        graph.add(fill(session, memory, value), &[]).unwrap();
     }
     let all: Vec<_> = graph.nodes().into_iter().map(Dependency::from).collect();
-    graph.add(fill(&session, memory, 77), &all).unwrap();
-    let exec = session.graphs().instantiate(&graph, 0).unwrap();
+    graph.add(fill(session, memory, 77), &all).unwrap();
+    let exec = instantiate(session, &graph);
     assert!(worker.count("GraphNodes") > 1);
-    session.graphs().launch(&exec, session.legacy()).unwrap();
+    exec.launch(session, session.legacy()).unwrap();
     session.synchronize().unwrap();
-    assert_eq!(read_back(&session, memory, 1), [77]);
+    assert_eq!(read_back(session, memory, 1), [77]);
 }
 
 #[test]
 fn a_graph_launched_into_a_capture_becomes_part_of_it() {
-    let Some((_worker, session)) = Worker::start(device()) else {
+    let Some((_worker, session)) = start() else {
         return;
     };
     let memory = session.memory().allocate(4096).unwrap();
     let inner = Graph::new();
-    inner.add(fill(&session, memory, 5), &[]).unwrap();
-    let exec = session.graphs().instantiate(&inner, 0).unwrap();
+    inner.add(fill(session, memory, 5), &[]).unwrap();
+    let exec = instantiate(session, &inner);
     let stream = session.streams().create(0, 0).unwrap();
-    capture(&session, &stream);
-    session.graphs().launch(&exec, &stream).unwrap();
+    capture(session, &stream);
+    exec.launch(session, &stream).unwrap();
     session
         .copies()
         .memset(memory + 64, 0, 6, 1, 4, 1, &stream)
         .unwrap();
     let outer = stream.end_capture().unwrap();
-    session.graphs().destroy(&exec).unwrap();
+    exec.destroy().unwrap();
     assert!(matches!(outer.work(0), Ok(Work::Child(_))));
-    let exec = session.graphs().instantiate(&outer, 0).unwrap();
-    session.graphs().launch(&exec, &stream).unwrap();
+    let exec = instantiate(session, &outer);
+    exec.launch(session, &stream).unwrap();
     session.synchronize().unwrap();
-    assert_eq!(read_back(&session, memory, 1), [5]);
-    assert_eq!(read_back(&session, memory + 64, 1), [6]);
+    assert_eq!(read_back(session, memory, 1), [5]);
+    assert_eq!(read_back(session, memory + 64, 1), [6]);
 }

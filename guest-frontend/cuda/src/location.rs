@@ -35,9 +35,10 @@ pub fn is_node(id: c_int) -> bool {
 pub fn ordinal_of(properties: &cudaMemPoolProps) -> Result<u32> {
     match location_of_pool(properties)? {
         PoolLocation::Device(ordinal) => Ok(ordinal),
-        PoolLocation::Host(_) | PoolLocation::Managed(_) => {
-            Err(unsupported_use!("memory nodes of graphs in the host"))
-        }
+        PoolLocation::Host(_) | PoolLocation::Managed(_) => Err(unsupported_use!(
+            "memory nodes of graphs in the host",
+            "nodes of graphs allocate memory of devices only"
+        )),
     }
 }
 

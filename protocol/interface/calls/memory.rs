@@ -36,10 +36,10 @@ fn HostUnmap(
     offset: WindowOffset,
 );
 
-/// cuMemHostRegister, and cuMemHostAlloc without a window: creates a shadow, a copy of guest memory that kernels access at `address`.
+/// cuMemHostRegister, and cuMemHostAlloc without a window: creates a shadow, a copy of guest memory that kernels access at `address`. Also for memory that was pinned for another device of the guest, at its address there.
 #[call(0x0106, synchronous, creates(Shadow = address), part(host))]
 fn ShadowCreate(
-    /// Multiple of 4096 inside a device's shadow region, overlapping no other.
+    /// Multiple of 4096, overlapping no other: inside the shadow region, or the shadow region or window of another device.
     address: ShadowAddress,
     /// Bytes; a multiple of 4096, not 0.
     size: u64,

@@ -41,14 +41,14 @@ fn nvmlDeviceGetMaxCustomerBoostClock(
     clock_mhz: Out<c_uint>,
 );
 
-#[refused("not forwarded")]
+#[refused("is for tuning the GPU, which a guest must not")]
 fn nvmlDeviceGetSupportedMemoryClocks(
     device: nvmlDevice_t,
     count: Out<c_uint>,
     clocks_mhz: *mut c_uint,
 );
 
-#[refused("not forwarded")]
+#[refused("is for tuning the GPU, which a guest must not")]
 fn nvmlDeviceGetSupportedGraphicsClocks(
     device: nvmlDevice_t,
     memory_clock_mhz: c_uint,
@@ -82,7 +82,7 @@ fn nvmlDeviceGetSupportedClocksThrottleReasons(
     supported_clocks_throttle_reasons: Out<c_ulonglong>,
 );
 
-#[refused("not forwarded")]
+#[refused("is for tuning the GPU, which a guest must not")]
 fn nvmlDeviceGetDynamicPstatesInfo(
     device: nvmlDevice_t,
     dynamic_pstates_info: Out<nvmlGpuDynamicPstatesInfo_t>,
@@ -102,7 +102,7 @@ fn nvmlDeviceGetMinMaxClockOfPState(
     max_clock_mhz: Optional<c_uint>,
 );
 
-#[refused("not forwarded")]
+#[refused("is for tuning the GPU, which a guest must not")]
 fn nvmlDeviceGetSupportedPerformanceStates(
     device: nvmlDevice_t,
     pstates: *mut c_uint,
@@ -125,16 +125,16 @@ fn nvmlDeviceGetMemClkMinMaxVfOffset(
     max_offset: Out<c_int>,
 );
 
-#[refused("not forwarded")]
+#[refused("is for tuning the GPU, which a guest must not")]
 fn nvmlDeviceGetClockOffsets(device: nvmlDevice_t, info: Out<nvmlClockOffset_t>);
 
 #[denied("changes the host's GPU, which others share")]
 fn nvmlDeviceSetClockOffsets(device: nvmlDevice_t, info: Out<nvmlClockOffset_t>);
 
-#[refused("not forwarded")]
+#[refused("is for tuning the GPU, which a guest must not")]
 fn nvmlDeviceGetPerformanceModes(device: nvmlDevice_t, perf_modes: Out<nvmlDevicePerfModes_t>);
 
-#[refused("not forwarded")]
+#[refused("is for tuning the GPU, which a guest must not")]
 fn nvmlDeviceGetCurrentClockFreqs(
     device: nvmlDevice_t,
     current_clock_freqs: Out<nvmlDeviceCurrentClockFreqs_t>,
@@ -153,7 +153,7 @@ fn nvmlDeviceGetViolationStatus(
 #[figure(16)]
 fn nvmlDeviceGetAdaptiveClockInfoStatus(device: nvmlDevice_t, adaptive_clock_status: Out<c_uint>);
 
-#[refused("not forwarded")]
+#[refused("describes the host's board")]
 fn nvmlDeviceGetClkMonStatus(device: nvmlDevice_t, status: Out<nvmlClkMonStatus_t>);
 
 #[denied("changes the host's GPU, which others share")]

@@ -1,6 +1,6 @@
 //! ECC and memory errors.
 
-#[refused("not forwarded")]
+#[refused("is for maintenance of the host's memory")]
 fn nvmlDeviceGetRepairStatus(device: nvmlDevice_t, repair_status: Out<nvmlRepairStatus_t>);
 
 /// Returns whether ECC is enabled, now and after the next reboot.
@@ -39,10 +39,10 @@ fn nvmlDeviceGetMemoryErrorCounter(
     count: Out<c_ulonglong>,
 );
 
-#[refused("not forwarded")]
+#[refused("is for maintenance of the host's memory")]
 fn nvmlDeviceGetSramEccErrorStatus(device: nvmlDevice_t, status: Out<nvmlEccSramErrorStatus_t>);
 
-#[refused("not forwarded")]
+#[refused("is for maintenance of the host's memory")]
 fn nvmlDeviceGetRetiredPages(
     device: nvmlDevice_t,
     cause: c_uint,
@@ -50,7 +50,7 @@ fn nvmlDeviceGetRetiredPages(
     addresses: *mut c_ulonglong,
 );
 
-#[refused("not forwarded")]
+#[refused("is for maintenance of the host's memory")]
 fn nvmlDeviceGetRetiredPages_v2(
     device: nvmlDevice_t,
     cause: c_uint,
@@ -83,7 +83,7 @@ fn nvmlDeviceSetEccMode(device: nvmlDevice_t, ecc: c_uint);
 #[denied("changes the host's GPU, which others share")]
 fn nvmlDeviceClearEccErrorCounts(device: nvmlDevice_t, counter_type: c_uint);
 
-#[refused("not forwarded")]
+#[refused("is for maintenance of the host's memory")]
 fn nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts(
     device: nvmlDevice_t,
     error_counts: Out<nvmlEccSramUniqueUncorrectedErrorCounts_t>,

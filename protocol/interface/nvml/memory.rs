@@ -6,7 +6,7 @@ fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: Out<nvmlMemory_t>);
 /// As nvmlDeviceGetMemoryInfo, with the driver's reserved memory.
 fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t);
 
-#[refused("not forwarded")]
+#[refused("is for maintenance of the host's memory")]
 fn nvmlDeviceGetDramEncryptionMode(
     device: nvmlDevice_t,
     current: Out<nvmlDramEncryptionInfo_t>,

@@ -45,7 +45,7 @@ fn nvmlDeviceGetPcieSpeed(device: nvmlDevice_t, pcie_speed: Out<c_uint>);
 #[denied("changes the host's GPU, which others share")]
 fn nvmlDeviceModifyDrainState(pci_info: Out<nvmlPciInfo_t>, new_state: c_uint);
 
-#[refused("not forwarded")]
+#[refused("concerns the host's operator, who drains GPUs")]
 fn nvmlDeviceQueryDrainState(pci_info: Out<nvmlPciInfo_t>, current_state: Out<c_uint>);
 
 #[denied("changes the host's GPU, which others share")]

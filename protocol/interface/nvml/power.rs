@@ -28,7 +28,7 @@ fn nvmlDeviceGetPowerManagementDefaultLimit(device: nvmlDevice_t, default_limit:
 #[figure(55)]
 fn nvmlDeviceGetPowerUsage(device: nvmlDevice_t, power: Out<c_uint>);
 
-#[refused("not forwarded")]
+#[refused("is for tuning the GPU, which a guest must not")]
 fn nvmlDeviceGetPowerMizerMode_v1(
     device: nvmlDevice_t,
     power_mizer_mode: Out<nvmlDevicePowerMizerModes_v1_t>,
@@ -61,13 +61,13 @@ fn nvmlDeviceSetPowerManagementLimit_v2(
 #[denied("changes the host's GPU, which others share")]
 fn nvmlDeviceSetPowerManagementLimit(device: nvmlDevice_t, limit: c_uint);
 
-#[refused("not forwarded")]
+#[refused("is for tuning the GPU, which a guest must not")]
 fn nvmlDeviceWorkloadPowerProfileGetProfilesInfo(
     device: nvmlDevice_t,
     profiles_info: Out<nvmlWorkloadPowerProfileProfilesInfo_t>,
 );
 
-#[refused("not forwarded")]
+#[refused("is for tuning the GPU, which a guest must not")]
 fn nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(
     device: nvmlDevice_t,
     current_profiles: Out<nvmlWorkloadPowerProfileCurrentProfiles_t>,

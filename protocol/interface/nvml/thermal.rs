@@ -8,7 +8,7 @@ fn nvmlDeviceGetFanSpeed(device: nvmlDevice_t, speed: Out<c_uint>);
 #[figure(43, 16)]
 fn nvmlDeviceGetFanSpeed_v2(device: nvmlDevice_t, fan: c_uint, speed: Out<c_uint>);
 
-#[refused("not forwarded")]
+#[refused("describes the host's board")]
 fn nvmlDeviceGetFanSpeedRPM(device: nvmlDevice_t, fan_speed: Out<nvmlFanSpeedInfo_t>);
 
 /// Returns the target speed of a fan, in percent.
@@ -35,7 +35,7 @@ fn nvmlDeviceGetNumFans(device: nvmlDevice_t, num_fans: Out<c_uint>);
 #[figure(48, 1)]
 fn nvmlDeviceGetTemperature(device: nvmlDevice_t, sensor_type: c_uint, temp: Out<c_uint>);
 
-#[refused("not forwarded")]
+#[refused("describes the host's board")]
 fn nvmlDeviceGetCoolerInfo(device: nvmlDevice_t, cooler_info: Out<nvmlCoolerInfo_t>);
 
 /// Returns the temperature of a sensor, in degrees Celsius.
@@ -49,13 +49,13 @@ fn nvmlDeviceGetTemperatureThreshold(
     temp: Out<c_uint>,
 );
 
-#[refused("not forwarded")]
+#[refused("describes the host's board")]
 fn nvmlDeviceGetMarginTemperature(
     device: nvmlDevice_t,
     margin_temp_info: Out<nvmlMarginTemperature_t>,
 );
 
-#[refused("not forwarded")]
+#[refused("describes the host's board")]
 fn nvmlDeviceGetThermalSettings(
     device: nvmlDevice_t,
     sensor_index: c_uint,

@@ -30,7 +30,7 @@ fn nvmlDeviceGetEncoderStats(
     average_latency: Out<c_uint>,
 );
 
-#[refused("not kept")]
+#[refused("a virtual GPU has no graphics")]
 fn nvmlDeviceGetEncoderSessions(
     device: nvmlDevice_t,
     session_count: Out<c_uint>,
@@ -66,14 +66,14 @@ fn nvmlDeviceGetOfaUtilization(
 #[figure(72)]
 fn nvmlDeviceGetFBCStats(device: nvmlDevice_t, fbc_stats: Out<[c_uint; 3]>);
 
-#[refused("not kept")]
+#[refused("a virtual GPU has no graphics")]
 fn nvmlDeviceGetFBCSessions(
     device: nvmlDevice_t,
     session_count: Out<c_uint>,
     session_info: *mut nvmlFBCSessionInfo_t,
 );
 
-#[refused("not kept")]
+#[refused("the host's samples are of all VMs")]
 fn nvmlDeviceGetSamples(
     device: nvmlDevice_t,
     kind: c_uint,

@@ -70,12 +70,14 @@ impl Regions {
         arenas.find(|arena| Self::holds(*arena, address, size))
     }
 
-    /// Whether `[address, address + size)` lies in the shadow region of a device, of
-    /// whatever ordinal.
+    /// Whether `[address, address + size)` lies in the shadow region or the window of a
+    /// device, of whichever.
     #[must_use]
-    pub fn is_shadow(address: u64, size: u64) -> bool {
-        let mut all = (0..MAX_DEVICES).filter_map(Self::of);
-        all.any(|regions| Self::holds(regions.shadow, address, size))
+    pub fn hold_host_memory(address: u64, size: u64) -> bool {
+        let mut regions = (0..MAX_DEVICES)
+            .filter_map(Self::of)
+            .flat_map(|regions| [regions.shadow, regions.window]);
+        regions.any(|base| Self::holds(base, address, size))
     }
 
     /// Whether `[address, address + size)` lies in the region that starts at
@@ -92,6 +94,22 @@ impl Regions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_memory_is_in_one_shadow_region_or_window() {
+        let size = 4096;
+        for base in [SHADOW_BASE, WINDOW_BASE + 15 * DEVICE_STRIDE] {
+            assert!(Regions::hold_host_memory(base, size));
+            assert!(Regions::hold_host_memory(base + DEVICE_STRIDE - size, size));
+            assert!(!Regions::hold_host_memory(base + DEVICE_STRIDE - 1, size));
+        }
+        let elsewhere = [0, ARENA_BASE, SHADOW_BASE - size, u64::MAX];
+        assert!(
+            !elsewhere
+                .iter()
+                .any(|at| Regions::hold_host_memory(*at, size))
+        );
+    }
 
     #[test]
     fn no_two_regions_meet() {

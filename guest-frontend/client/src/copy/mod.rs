@@ -41,8 +41,8 @@ pub(crate) use words::named;
 
 /// Maximum size of a copy whose bytes are sent in calls even if there is a window.
 const INLINE: usize = 64 << 10;
-/// The same if the program waits for the stream's work anyway: a slot of the window costs it
-/// less than the bytes of a call, but may be busy for as long as the stream.
+/// The same to the device, if the program waits for the stream's work anyway. A slot of the
+/// window costs it less than the bytes of a call, but may be busy for as long as the stream.
 const INLINE_AWAITED: usize = 2 << 10;
 /// Maximum bytes of a copy in one call: a frame without the call's other fields.
 const PART: usize = MAX_PAYLOAD - 64;
@@ -148,7 +148,8 @@ impl Copies {
             destination += copied as u64;
             source = source.from(copied);
         }
-        match self.slots_for(source.len(), wait) {
+        let inline = if wait { INLINE_AWAITED } else { INLINE };
+        match self.slots_for(source.len(), inline) {
             Some(staging) => {
                 self.stage_in(staging, destination, &source, |to, from, size, token| {
                     self.post_copy(to, from, size, stream, token)
@@ -216,7 +217,7 @@ impl Copies {
             source += copied as u64;
             destination = destination.from(copied);
         }
-        match self.slots_for(destination.len(), true) {
+        match self.slots_for(destination.len(), 0) {
             Some(staging) if destination.len() <= SLOT => {
                 self.take_out(staging, &destination, source, stream)
             }
@@ -349,13 +350,11 @@ impl Copies {
         Ok(())
     }
 
-    /// The slots, if a copy of `size` bytes is to use them. `awaited`: the program waits for
-    /// the stream's work.
-    fn slots_for(&self, size: usize, awaited: bool) -> Option<&Staging> {
+    /// The slots, if a copy of `size` bytes, of more than `inline`, is to use them.
+    fn slots_for(&self, size: usize, inline: usize) -> Option<&Staging> {
         let staging = self.staging()?;
-        let is_long = size > INLINE;
-        (is_long || (awaited && size > INLINE_AWAITED && staging.is_worthwhile()))
-            .then_some(staging)
+        let uses = size > INLINE || (size > inline && staging.is_worthwhile());
+        uses.then_some(staging)
     }
 
     /// Sends the bytes through staging slots. `post` gets destination, source, size and token

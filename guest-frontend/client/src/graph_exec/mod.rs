@@ -1,335 +1,426 @@
-//! Executable graphs (CUDA Driver API, Graph Management).
+//! Executable graphs, of one device or several (CUDA Driver API, Graph Management).
 //!
-//! Instantiation sends each node as the call that has its effect; a launch is then
-//! one posted call. A copy from or to memory that the device cannot reach becomes a
-//! copy from or to pinned memory and a host function that moves the data. So the
-//! data is read and written at each launch, when the graph reaches the node.
+//! The nodes of each device are divided into segments ([`partition`]), each of which is a
+//! graph that the device executes. A launch launches the segments in order, in streams of
+//! their devices, and orders these streams by events, as a program could do it. So nothing
+//! else knows of graphs that span devices: a launch that waits for another device does it
+//! as any stream does, an update changes the segments' nodes, and each session moves its
+//! own segments, streams and events. Nearly all graphs are one segment, launched in the
+//! program's stream.
 
-mod nodes;
-mod plan;
-mod update;
+mod partition;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
-use paragpu_protocol::codec::{Bytes, Field};
-use paragpu_protocol::frame::MAX_PAYLOAD;
-use paragpu_protocol::handle::{GraphExecHandle, StreamHandle};
+use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{
-    GraphBegin, GraphDestroy, GraphInstantiate, GraphLaunch, GraphNodes, HostFuncLaunch,
-};
-use paragpu_protocol::types::GraphNode;
 use parking_lot::Mutex;
 
-use crate::access::Access;
-use crate::connection::Link;
+use crate::Session;
+pub use crate::device_graph::Refusal;
+use crate::device_graph::{DeviceGraph, check_memory};
 use crate::error::Result;
-use crate::handles::Handles;
-use crate::host::HostMemory;
-use crate::host_function::HostFunctions;
-use crate::launch::Launches;
-use crate::objects::graph::{Graph, HostRun, Work};
-use crate::objects::stream::Stream;
-use crate::shadow::Shadows;
-use crate::stream::Streams;
-use crate::user_object::HeldReferences;
-use nodes::{NodeCalls, call};
-pub use plan::GraphExec;
-use plan::{Plan, Staging, Step};
-pub use update::Refusal;
+use crate::event::{DISABLE_TIMING, Event};
+use crate::objects::graph::{Flat, Graph, NodeName, Work};
+use crate::objects::stream::{NON_BLOCKING, Stream};
+use partition::{Segment, partition};
 
 /// CU_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.
 const AUTO_FREE: u64 = 1;
-/// Maximum number of bytes of nodes in one call.
-const PART: usize = MAX_PAYLOAD - 64;
-/// Maximum number of dependencies of a node on the wire; more are combined by empty
-/// nodes.
-const MAX_DEPENDENCIES: usize = 4096;
 
-/// The parts of a session that graphs use.
+/// An executable graph.
 #[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) link: Arc<Link>,
-    pub(crate) handles: Arc<Handles>,
-    pub(crate) streams: Arc<Streams>,
-    pub(crate) shadows: Arc<Shadows>,
-    pub(crate) access: Arc<Access>,
-    pub(crate) host: Arc<HostMemory>,
-    pub(crate) host_functions: Arc<HostFunctions>,
-    pub(crate) launches: Arc<Launches>,
+pub struct GraphExec {
+    /// CUgraphInstantiate_flags.
+    pub flags: u64,
+    /// In an order in which they can be executed one after another.
+    parts: Vec<Part>,
+    /// The nodes of a graph of several segments; their current work is in the segments.
+    whole: Vec<Flat>,
+    /// Locked during a launch that spans streams.
+    spans: Mutex<Spans>,
 }
 
-/// The executable graphs of a session.
+/// A segment.
 #[derive(Debug)]
-pub struct Graphs {
-    ordinal: u32,
-    parts: Parts,
+struct Part {
+    session: &'static Session,
+    segment: Segment,
+    graph: DeviceGraph,
+    /// Segments in other streams wait for it.
+    is_awaited: bool,
+    /// Its end in the last launch.
+    end: OnceLock<Arc<Event>>,
 }
 
-/// A node on the wire.
-struct WireNode {
-    call: u16,
-    work: Vec<u8>,
-    after: Vec<u32>,
+impl Part {
+    fn end(&self) -> Result<&Event> {
+        if let Some(end) = self.end.get() {
+            return Ok(end);
+        }
+        let made = self.session.events().create(DISABLE_TIMING)?;
+        Ok(self.end.get_or_init(|| made))
+    }
 }
 
-impl Graphs {
-    pub(crate) fn new(ordinal: u32, parts: Parts) -> Self {
-        Self { ordinal, parts }
+/// The streams and events of launches of several streams, made when they are first needed.
+#[derive(Debug, Default)]
+struct Spans {
+    /// By their number ([`Segment::lane`]).
+    lanes: HashMap<usize, (&'static Session, Arc<Stream>)>,
+    /// Where launches into a device's streams begin and end, by its ordinal.
+    marks: HashMap<u32, (&'static Session, Arc<Event>)>,
+    /// Where the last launch ended.
+    last: Option<(&'static Session, StreamHandle)>,
+}
+
+impl Spans {
+    fn lane(&mut self, lane: usize, session: &'static Session) -> Result<Arc<Stream>> {
+        if let Some((_, stream)) = self.lanes.get(&lane) {
+            return Ok(Arc::clone(stream));
+        }
+        let stream = session.streams().create(NON_BLOCKING, 0)?;
+        self.lanes.insert(lane, (session, Arc::clone(&stream)));
+        Ok(stream)
     }
 
-    /// cuGraphInstantiate. The graph may be changed or destroyed afterwards.
+    fn mark(&mut self, session: &'static Session) -> Result<Arc<Event>> {
+        if let Some((_, mark)) = self.marks.get(&session.ordinal()) {
+            return Ok(Arc::clone(mark));
+        }
+        let mark = session.events().create(DISABLE_TIMING)?;
+        let kept = (session, Arc::clone(&mark));
+        self.marks.insert(session.ordinal(), kept);
+        Ok(mark)
+    }
+}
+
+/// The nodes of a segment, without their dependencies on others.
+fn select(flat: &[Flat], nodes: &[usize]) -> Vec<Flat> {
+    let places: HashMap<u32, u32> = nodes
+        .iter()
+        .zip(0..)
+        .filter_map(|(node, place)| Some((u32::try_from(*node).ok()?, place)))
+        .collect();
+    let chosen = nodes.iter().filter_map(|node| flat.get(*node));
+    chosen
+        .map(|node| Flat {
+            after: node
+                .after
+                .iter()
+                .filter_map(|before| places.get(before).copied())
+                .collect(),
+            ..node.clone()
+        })
+        .collect()
+}
+
+impl GraphExec {
+    /// cuGraphInstantiate. The graph may be changed or destroyed afterwards. Nodes that need
+    /// no particular device go to `home`; `session` opens those of others.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for cyclic dependencies or impossible work; `NOT_SUPPORTED` for
-    /// nodes of several devices; `OUT_OF_MEMORY`.
-    pub fn instantiate(&self, graph: &Graph, flags: u64) -> Result<Arc<GraphExec>> {
-        self.parts.link.check()?;
-        let exec = Arc::new(GraphExec {
-            handle: GraphExecHandle(self.parts.handles.next()),
+    /// `INVALID_VALUE` for cyclic dependencies or impossible work; `NOT_SUPPORTED` for a
+    /// conditional node with nodes of several devices; `OUT_OF_MEMORY`.
+    pub fn instantiate(
+        graph: &Graph,
+        flags: u64,
+        home: u32,
+        session: impl Fn(u32) -> Result<&'static Session>,
+    ) -> Result<Arc<Self>> {
+        let mut flat = graph.flatten()?;
+        let segments = partition(&flat, home);
+        let awaited: Vec<usize> = segments.iter().flat_map(|one| one.after.clone()).collect();
+        let is_whole = segments.len() == 1;
+        let mut exec = Self {
             flags,
-            plan: Mutex::new(Plan {
-                flat: graph.flatten()?,
-                held: HeldReferences::new(graph.references()),
-                ..Plan::default()
-            }),
-        });
-        let mut plan = exec.plan.lock();
-        let built = self
-            .wire(&mut plan)
-            .and_then(|nodes| self.send_graph(exec.handle, &nodes));
-        if let Err(status) = built {
-            self.release(&mut plan);
-            return Err(status);
-        }
-        plan.gather_words();
-        drop(plan);
-        Ok(exec)
-    }
-
-    /// Converts each flat node to its wire form.
-    fn wire(&self, plan: &mut Plan) -> Result<Vec<WireNode>> {
-        let mut nodes: Vec<WireNode> = Vec::with_capacity(plan.flat.len());
-        // Where each flat node ends.
-        let mut ends: Vec<u32> = Vec::with_capacity(plan.flat.len());
-        let mut begin = 0;
-        let mut put = |call, work, after: Vec<u32>| -> Result<u32> {
-            let mut after = after;
-            while after.len() > MAX_DEPENDENCIES {
-                let rest = after.split_off(after.len() - MAX_DEPENDENCIES);
-                nodes.push(WireNode {
-                    call: 0,
-                    work: Vec::new(),
-                    after: rest,
-                });
-                after.push(last(&nodes)?);
-            }
-            nodes.push(WireNode { call, work, after });
-            last(&nodes)
+            parts: Vec::with_capacity(segments.len()),
+            whole: Vec::new(),
+            spans: Mutex::default(),
         };
-        // The first node of each flat node, and where bodies end.
-        let mut begins: Vec<u32> = Vec::with_capacity(plan.flat.len());
-        let mut nested = 0;
-        for index in 0..plan.flat.len() {
-            let Some(flat) = plan.flat.get(index) else {
-                break;
+        for (number, segment) in segments.into_iter().enumerate() {
+            let nodes = match is_whole {
+                true => std::mem::take(&mut flat),
+                false => select(&flat, &segment.nodes),
             };
-            let mut after = Vec::with_capacity(flat.after.len());
-            for before in &flat.after {
-                after.push(*ends.get(*before as usize).ok_or(Status::UNKNOWN)?);
-            }
-            begins.push(begin);
-            let name = flat.name;
-            let is_nested = index < nested;
-            let inside: u32 = flat.bodies.iter().sum();
-            nested = nested.max(index + 1 + inside as usize);
-            let mut step = Step {
-                number: 0,
-                call: 0,
-                work: Vec::new(),
-                function: 0,
-                staging: None,
-                enabled: true,
-                bodies: Vec::new(),
-            };
-            let end;
-            match self.make(&flat.work)? {
-                NodeCalls::Host(_) | NodeCalls::Staged { .. } if is_nested => {
-                    return Err(Status::NOT_SUPPORTED);
-                }
-                NodeCalls::One(call, work) => {
-                    step.number = put(call, work.clone(), after)?;
-                    (step.call, step.work) = (call, work);
-                    end = step.number;
-                }
-                NodeCalls::Host(run) => {
-                    let (function, (call, work)) = self.host_node(plan, run);
-                    step.function = function;
-                    step.number = put(call, work, after)?;
-                    end = step.number;
-                }
-                NodeCalls::Staged {
-                    before,
-                    copy: (call, work),
-                    after: then,
-                    memory,
-                } => {
-                    plan.staging.push(memory);
-                    let mut staging = Staging {
-                        memory,
-                        fills: before.is_some(),
-                        function: 0,
-                    };
-                    if let Some(run) = before {
-                        let (function, (call, work)) = self.host_node(plan, run);
-                        staging.function = function;
-                        after = vec![put(call, work, after)?];
-                    }
-                    step.number = put(call, work.clone(), after)?;
-                    (step.call, step.work) = (call, work);
-                    end = match then {
-                        Some(run) => {
-                            let (function, (call, work)) = self.host_node(plan, run);
-                            staging.function = function;
-                            put(call, work, vec![step.number])?
-                        }
-                        None => step.number,
-                    };
-                    step.staging = Some(staging);
-                }
-            }
-            begin = end + 1;
-            ends.push(end);
-            plan.by_name.insert(name, index);
-            plan.steps.push(step);
-        }
-        begins.push(begin);
-        plan.place_bodies(&begins, &mut nodes)?;
-        Ok(nodes)
-    }
-
-    fn host_node(&self, plan: &mut Plan, run: HostRun) -> (u64, (u16, Vec<u8>)) {
-        let id = self.parts.host_functions.keep(run);
-        plan.functions.push(id);
-        let launch = HostFuncLaunch {
-            stream: StreamHandle::LEGACY,
-            id,
-        };
-        (id, call(&launch))
-    }
-
-    fn send_graph(&self, graph: GraphExecHandle, nodes: &[WireNode]) -> Result<()> {
-        self.parts.link.post(&GraphBegin { graph })?;
-        let mut part = Vec::new();
-        let (mut first, mut next) = (0, 0);
-        for node in nodes {
-            let before: Vec<u8> = node.after.iter().flat_map(|n| n.to_le_bytes()).collect();
-            let record = GraphNode {
-                call: node.call,
-                after: Bytes(&before),
-                work: Bytes(&node.work),
-            };
-            let start = part.len();
-            let tail = record.encode(&mut part);
-            part.extend_from_slice(tail);
-            if part.len() > PART && start > 0 {
-                let rest = part.split_off(start);
-                self.parts.link.post(&GraphNodes {
+            let held = graph.references();
+            let made = session(segment.ordinal).and_then(|session| {
+                let graph = session
+                    .graphs()
+                    .instantiate(nodes, held, flags & AUTO_FREE != 0)?;
+                Ok(Part {
+                    session,
+                    segment,
                     graph,
-                    first,
-                    nodes: Bytes(&part),
-                })?;
-                (part, first) = (rest, next);
+                    is_awaited: awaited.contains(&number),
+                    end: OnceLock::new(),
+                })
+            });
+            match made {
+                Ok(part) => exec.parts.push(part),
+                Err(status) => {
+                    // The first error is the one to report.
+                    let _ = exec.destroy();
+                    return Err(status);
+                }
             }
-            next += 1;
         }
-        self.parts.link.post(&GraphNodes {
-            graph,
-            first,
-            nodes: Bytes(&part),
-        })?;
-        let instantiated = self
-            .parts
-            .link
-            .call(&GraphInstantiate { graph, nodes: next });
-        if instantiated.is_err() {
-            let _ = self.parts.link.post(&GraphDestroy { graph });
-        }
-        instantiated
-    }
-
-    /// Frees a graph's resources other than its nodes.
-    fn release(&self, plan: &mut Plan) {
-        plan.ended = true;
-        for id in plan.functions.drain(..) {
-            self.parts.host_functions.end_kept(id);
-        }
-        for memory in plan.staging.drain(..) {
-            // If the session has ended, there is nothing to free.
-            let _ = self.parts.host.free(memory);
-        }
-        let held = plan.held.take();
-        self.parts.streams.retire(held, plan.held.launches());
+        exec.whole = flat;
+        Ok(Arc::new(exec))
     }
 
     /// cuGraphLaunch. In a capturing stream, the graph becomes a node.
     ///
     /// # Errors
-    /// As [`Link::check`].
-    pub fn launch(&self, exec: &GraphExec, stream: &Arc<Stream>) -> Result<()> {
-        let mut plan = exec.plan.lock();
+    /// `INVALID_HANDLE` if it was destroyed; `INVALID_VALUE` if memory that a node would
+    /// allocate is allocated; `STREAM_CAPTURE_UNSUPPORTED` of a graph of several devices in
+    /// a capturing stream; as [`Link::check`](crate::connection::Link::check).
+    pub fn launch(&self, session: &'static Session, stream: &Arc<Stream>) -> Result<()> {
+        if stream.is_capturing() {
+            return self.capture(stream);
+        }
+        match &*self.parts {
+            [part] if std::ptr::eq(part.session, session) => {
+                session.graphs().launch(&part.graph, stream)
+            }
+            _ => self.launch_across(session, stream),
+        }
+    }
+
+    fn launch_across(&self, session: &'static Session, stream: &Arc<Stream>) -> Result<()> {
+        let mut spans = self.spans.lock();
+        self.check_launch()?;
+        // Each session's own launches of a graph are executed one after another. Those of
+        // the whole graph must be, too.
+        if let Some((earlier, handle)) = spans.last
+            && !(std::ptr::eq(earlier, session) && handle == stream.handle())
+        {
+            let ended = spans.mark(earlier)?;
+            session.wait_event_of(stream, earlier, &ended)?;
+        }
+        let mark = spans.mark(session)?;
+        session.record_event(&mark, stream)?;
+        // One of the device's streams is the program's.
+        let is_here = |part: &&Part| std::ptr::eq(part.session, session);
+        let here = self
+            .parts
+            .iter()
+            .find(is_here)
+            .map(|part| part.segment.lane);
+        let is_elsewhere = |part: &Part| here != Some(part.segment.lane);
+        for part in &self.parts {
+            let lane = match is_elsewhere(part) {
+                true => spans.lane(part.segment.lane, part.session)?,
+                false => Arc::clone(stream),
+            };
+            if part.segment.is_first && is_elsewhere(part) {
+                part.session.wait_event_of(&lane, session, &mark)?;
+            }
+            for before in part.segment.after.iter().filter_map(|n| self.parts.get(*n)) {
+                part.session
+                    .wait_event_of(&lane, before.session, before.end()?)?;
+            }
+            part.session.graphs().launch(&part.graph, &lane)?;
+            if part.is_awaited || (part.segment.is_last && is_elsewhere(part)) {
+                part.session.record_event(part.end()?, &lane)?;
+            }
+        }
+        for part in self.parts.iter().filter(|part| is_elsewhere(part)) {
+            if part.segment.is_last {
+                session.wait_event_of(stream, part.session, part.end()?)?;
+            }
+        }
+        session.record_event(&mark, stream)?;
+        spans.last = Some((session, stream.handle()));
+        Ok(())
+    }
+
+    /// Checks that a launch can begin, before any segment is launched.
+    fn check_launch(&self) -> Result<()> {
+        let mut memory = Vec::new();
+        for part in &self.parts {
+            part.session.check()?;
+            let plan = part.graph.plan.lock();
+            if plan.ended {
+                return Err(Status::INVALID_HANDLE);
+            }
+            memory.extend(plan.memory.iter().cloned());
+        }
+        check_memory(&memory, self.flags & AUTO_FREE != 0)
+    }
+
+    /// Adds the graph to a capture. As natively, a graph of several devices is refused.
+    fn capture(&self, stream: &Stream) -> Result<()> {
+        let [part] = &*self.parts else {
+            return stream.cannot_capture();
+        };
+        let plan = part.graph.plan.lock();
         if plan.ended {
             return Err(Status::INVALID_HANDLE);
         }
-        if stream.is_capturing() {
-            if plan.flat.iter().any(|flat| !flat.bodies.is_empty()) {
-                return Err(Status::NOT_SUPPORTED);
-            }
-            return stream.note(Work::Child(Graph::of_flat(&plan.flat, plan.held.all())));
+        if plan.flat.iter().any(|flat| !flat.bodies.is_empty()) {
+            return Err(Status::NOT_SUPPORTED);
         }
-        plan.launch_memory(exec.flags & AUTO_FREE != 0)?;
-        let visible = self.parts.shadows.before_launch(&plan.words)?;
-        let launch = GraphLaunch {
-            graph: exec.handle,
-            stream: stream.handle(),
-        };
-        let post = || {
-            let position = self.parts.streams.post_work(stream, &launch)?;
-            for event in plan.recorded() {
-                event.record().note(position, stream, true);
-            }
-            self.parts
-                .shadows
-                .after_launch(visible, stream.progress(), position);
-            Ok(position)
-        };
-        if plan.functions.is_empty() {
-            let position = post()?;
-            plan.held.launched(stream.progress(), position);
-            return Ok(());
+        stream.note(Work::Child(Graph::of_flat(&plan.flat, plan.held.all())))
+    }
+
+    /// All nodes, with their current work.
+    fn flat(&self) -> Vec<Flat> {
+        if let [part] = &*self.parts {
+            return part.graph.plan.lock().flat.clone();
         }
-        // The functions must exist until all of this is recorded.
-        let functions = &self.parts.host_functions;
-        let position = functions.launch_kept(&plan.functions, stream.progress(), post)?;
-        plan.held.launched(stream.progress(), position);
-        self.parts.link.flush()
+        let mut all = self.whole.clone();
+        for part in &self.parts {
+            let plan = part.graph.plan.lock();
+            for (place, current) in part.segment.nodes.iter().zip(&plan.flat) {
+                if let Some(node) = all.get_mut(*place) {
+                    node.work = current.work.clone();
+                }
+            }
+        }
+        all
     }
 
     /// cuGraphExecDestroy: launches posted before still run.
     ///
     /// # Errors
-    /// As [`Link::check`].
-    pub fn destroy(&self, exec: &GraphExec) -> Result<()> {
-        let mut plan = exec.plan.lock();
-        if plan.ended {
-            return Err(Status::INVALID_HANDLE);
+    /// `INVALID_HANDLE` if it was destroyed; as
+    /// [`Link::check`](crate::connection::Link::check).
+    pub fn destroy(&self) -> Result<()> {
+        let spans = std::mem::take(&mut *self.spans.lock());
+        let mut outcome = Ok(());
+        let mut note = |ended: Result<()>| outcome = outcome.and(ended);
+        for part in &self.parts {
+            note(part.session.graphs().destroy(&part.graph));
+            if let Some(end) = part.end.get() {
+                note(part.session.events().destroy(end));
+            }
         }
-        self.parts.link.post(&GraphDestroy { graph: exec.handle })?;
-        self.release(&mut plan);
+        for (session, mark) in spans.marks.values() {
+            note(session.events().destroy(mark));
+        }
+        for (session, stream) in spans.lanes.values() {
+            note(session.streams().destroy(stream));
+        }
+        outcome
+    }
+
+    /// The segment that executes the node created from `name`.
+    fn part(&self, name: NodeName) -> Result<&Part> {
+        let found = self.parts.iter().find(|part| part.graph.has(name));
+        found.ok_or(Status::INVALID_VALUE)
+    }
+
+    /// The current work of the node created from `name`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if there is no such node.
+    pub fn work(&self, name: NodeName) -> Result<Work> {
+        self.part(name)?.graph.work(name)
+    }
+
+    /// cuGraphNodeGetEnabled.
+    ///
+    /// # Errors
+    /// As [`enable`](Self::enable).
+    pub fn is_enabled(&self, name: NodeName) -> Result<bool> {
+        self.part(name)?.graph.is_enabled(name)
+    }
+
+    /// cuGraphNodeSetEnabled.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if there is no such node, or it is neither kernel nor memset nor
+    /// copy; `NOT_SUPPORTED` for copies of memory that the device does not reach.
+    pub fn enable(&self, name: NodeName, enabled: bool) -> Result<()> {
+        let part = self.part(name)?;
+        part.session.graphs().enable(&part.graph, name, enabled)
+    }
+
+    /// cuGraphExecKernelNodeSetParams and similar: from the next launch on, the node
+    /// created from `name` does `work`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if there is no such node or it is of another kind;
+    /// `GRAPH_EXEC_UPDATE_FAILURE` if its parameters cannot be changed in this way.
+    pub fn set(&self, name: NodeName, work: Work) -> Result<()> {
+        let part = self.part(name)?;
+        part.session.graphs().set(&part.graph, name, work)
+    }
+
+    /// Replaces the work of a child graph's nodes: the new graph's nodes replace the old
+    /// one's in order.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if there is no such node, `GRAPH_EXEC_UPDATE_FAILURE` if the
+    /// graphs differ in more than parameters.
+    pub fn set_child(&self, old: &Graph, new: &Graph) -> Result<()> {
+        let (before, after) = (old.flatten()?, new.flatten()?);
+        let like = |(one, other): (&Flat, &Flat)| {
+            one.work.kind() == other.work.kind() && one.after == other.after
+        };
+        if before.len() != after.len() || !before.iter().zip(&after).all(like) {
+            return Err(Status::GRAPH_EXEC_UPDATE_FAILURE);
+        }
+        for (old, new) in before.into_iter().zip(after) {
+            if !matches!(new.work, Work::Empty) {
+                self.set(old.name, new.work)?;
+            }
+        }
+        self.replace_references(Some(old.id()), new);
         Ok(())
+    }
+
+    /// cuGraphExecUpdate: all nodes of `graph` replace those of the executable graph. The
+    /// inner result is the first node of `graph` that does not fit, if any, and the reason.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for cyclic dependencies; `INVALID_HANDLE` if it was destroyed.
+    pub fn update(&self, graph: &Graph) -> Result<Result<(), (Option<NodeName>, Refusal)>> {
+        let flat = graph.flatten()?;
+        let old = self.flat();
+        if let Some(difference) = difference(&flat, &old) {
+            return Ok(Err(difference));
+        }
+        for part in &self.parts {
+            let nodes = part.segment.nodes.iter().filter_map(|node| flat.get(*node));
+            let nodes = nodes.cloned().collect();
+            let updated = part.session.graphs().update(&part.graph, nodes)?;
+            if updated.is_err() {
+                return Ok(updated);
+            }
+        }
+        self.replace_references(None, graph);
+        Ok(Ok(()))
+    }
+
+    fn replace_references(&self, first: Option<u32>, graph: &Graph) {
+        for part in &self.parts {
+            let graphs = part.session.graphs();
+            graphs.replace_references(&part.graph, first, graph.references());
+        }
     }
 }
 
-fn last(nodes: &[WireNode]) -> Result<u32> {
-    u32::try_from(nodes.len() - 1).map_err(|_| Status::OUT_OF_MEMORY)
+/// What forbids that the nodes `new` replace the nodes `old`.
+fn difference(new: &[Flat], old: &[Flat]) -> Option<(Option<NodeName>, Refusal)> {
+    if new.len() != old.len() {
+        return Some((None, Refusal::Topology));
+    }
+    new.iter().zip(old).find_map(|(new, old)| {
+        let refusal = if new.work.kind() != old.work.kind() {
+            Refusal::Kind
+        } else if new.after != old.after || new.bodies != old.bodies {
+            Refusal::Topology
+        } else if new.work.ordinal() != old.work.ordinal() {
+            match new.work {
+                Work::Kernel(_) => Refusal::Function,
+                _ => Refusal::Parameters,
+            }
+        } else {
+            return None;
+        };
+        Some((Some(new.name), refusal))
+    })
 }

@@ -10,6 +10,7 @@
 //! [`pooled`]. Kernels of other devices cannot access any of this, except
 //! [`of_all_devices`].
 
+mod adopted;
 mod leave_window;
 mod of_all_devices;
 mod pooled;
@@ -34,7 +35,6 @@ use crate::staging::Staging;
 use crate::stream::Streams;
 use crate::sys::memory::{HostSlice, Pages};
 use crate::window::PinnedWindow;
-use of_all_devices::Adopted;
 
 const PAGE: u64 = 4096;
 
@@ -67,10 +67,10 @@ pub struct HostMemory {
     contents: Mutex<Vec<Content>>,
     shadow_space: Arc<Mutex<Ranges>>,
     pinned: RwLock<BTreeMap<u64, Pinned>>,
-    /// Memory of other sessions, by address.
-    adopted: Mutex<BTreeMap<u64, Adopted>>,
     /// Freed memory of pools that is still pinned.
     kept: Mutex<FreedBlocks>,
+    /// Memory that other devices' sessions pinned, by its address there, with its bytes.
+    adopted: Mutex<BTreeMap<u64, (u64, Arc<Region>)>>,
 }
 
 /// A range of pinned memory.
@@ -148,8 +148,8 @@ impl HostMemory {
             contents: Mutex::default(),
             shadow_space: Arc::new(Mutex::new(shadow_space)),
             pinned: RwLock::default(),
-            adopted: Mutex::default(),
             kept: Mutex::new(FreedBlocks::new(pooled::MAX_BYTES, pooled::MAX_BLOCKS)),
+            adopted: Mutex::default(),
         }
     }
 

@@ -3,26 +3,13 @@
 //! changed after the program found that work complete, and another one gets that before
 //! its next work.
 
-use std::sync::Arc;
-
-use paragpu_protocol::handle::ShadowAddress;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{ShadowCreate, ShadowDestroy};
 
 use super::{Backing, DEVICEMAP, HostMemory, PORTABLE, whole_pages};
 use crate::error::Result;
-use crate::shadow::Region;
-
-/// Another session's memory, of which this session has a shadow.
-#[derive(Debug)]
-pub(super) struct Adopted {
-    region: Arc<Region>,
-    /// The memory.
-    _of: Backing,
-}
 
 impl HostMemory {
-    /// Zeroed memory of this session that others can [`adopt`](Self::adopt).
+    /// Zeroed memory that other sessions can [`share`](Self::share).
     ///
     /// # Errors
     /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
@@ -34,42 +21,19 @@ impl HostMemory {
         Ok(address)
     }
 
-    /// Gives this session's device a shadow of memory that `owner` allocated for all.
+    /// Gives this session's device a shadow of memory that `owner` allocated for all, until
+    /// [`forsake`](Self::forsake). Kernels may know its address from anywhere.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if none starts at `address`; errors of the host.
-    pub fn adopt(&self, owner: &Self, address: u64) -> Result<()> {
+    /// `INVALID_VALUE` if none starts at `address`; as [`adopt`](Self::adopt).
+    pub fn share(&self, owner: &Self, address: u64) -> Result<()> {
         let found = owner.find(address).filter(|found| found.address == address);
-        let backing = found.ok_or(Status::INVALID_VALUE)?.backing;
-        let Backing::Shadow(theirs, _) = &backing else {
+        let Some(Backing::Shadow(theirs, _)) = found.map(|found| found.backing) else {
             return Err(Status::INVALID_VALUE);
         };
-        let (_, size) = theirs.on_wire();
-        self.link.call(&ShadowCreate {
-            address: ShadowAddress(address),
-            size,
-        })?;
-        let zeros = vec![0; usize::try_from(size).map_err(|_| Status::OUT_OF_MEMORY)?];
-        let region = self.shadows.add_copy(theirs, address, zeros);
-        let adopted = Adopted {
-            region,
-            _of: backing,
-        };
-        self.adopted.lock().insert(address, adopted);
+        self.adopt(theirs.memory(), address)?;
+        let own = self.shadows.find(address, 1).ok_or(Status::UNKNOWN)?;
+        own.show();
         Ok(())
-    }
-
-    /// Ends this, before the memory is freed.
-    ///
-    /// # Errors
-    /// The error of failed work.
-    pub fn leave_adopted(&self, address: u64) -> Result<()> {
-        let Some(adopted) = self.adopted.lock().remove(&address) else {
-            return Ok(());
-        };
-        self.forget_shadow(&adopted.region)?;
-        self.link.call(&ShadowDestroy {
-            address: ShadowAddress(address),
-        })
     }
 }

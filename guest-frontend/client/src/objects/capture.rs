@@ -51,11 +51,17 @@ pub struct Capture {
     invalid: AtomicBool,
     /// The captured streams. The capture began in the first.
     streams: Mutex<Vec<Arc<Membership>>>,
-    /// It has blocking streams, which synchronize with the legacy default stream.
-    blocking: AtomicBool,
-    session: u64,
+    sessions: Mutex<Vec<Participant>>,
     /// The capture created its graph.
     own: bool,
+}
+
+/// A session whose streams a capture has.
+#[derive(Debug)]
+struct Participant {
+    session: u64,
+    /// Some of them are blocking: they synchronize with the legacy default stream.
+    is_blocking: bool,
 }
 
 /// A stream's part in a capture.
@@ -184,10 +190,25 @@ impl Capture {
         self.invalid.load(Ordering::Acquire)
     }
 
-    /// Whether it belongs to this session and, with `only_blocking`, has blocking
-    /// streams.
+    /// Whether it has streams of this session, or blocking ones with `only_blocking`.
     fn concerns(&self, session: u64, only_blocking: bool) -> bool {
-        self.session == session && (!only_blocking || self.blocking.load(Ordering::Acquire))
+        self.sessions.lock().iter().any(|participant| {
+            participant.session == session && (!only_blocking || participant.is_blocking)
+        })
+    }
+
+    /// A stream of a session joins.
+    fn join(&self, session: u64, stream: &Stream) {
+        self.streams.lock().push(Arc::clone(&stream.capture));
+        let mut sessions = self.sessions.lock();
+        let found = sessions.iter_mut().find(|one| one.session == session);
+        match found {
+            Some(participant) => participant.is_blocking |= stream.is_blocking(),
+            None => sessions.push(Participant {
+                session,
+                is_blocking: stream.is_blocking(),
+            }),
+        }
     }
 }
 
@@ -350,11 +371,11 @@ impl Stream {
             mode,
             thread: std::thread::current().id(),
             invalid: AtomicBool::new(false),
-            streams: Mutex::new(vec![Arc::clone(&self.capture)]),
-            blocking: AtomicBool::new(self.is_blocking()),
-            session,
+            streams: Mutex::default(),
+            sessions: Mutex::default(),
             own,
         });
+        capture.join(session, self);
         *state = Some(Part {
             capture: Arc::clone(&capture),
             last: after.to_vec(),
@@ -435,8 +456,8 @@ impl Stream {
     }
 
     /// A wait for an event that was recorded in a capture, or a wait in a stream that
-    /// captures.
-    pub(crate) fn capture_wait(&self, event: &Event) -> Result<()> {
+    /// captures; the stream is of `session`, the event perhaps of another.
+    pub(crate) fn capture_wait(&self, session: u64, event: &Event) -> Result<()> {
         let point = event
             .point
             .state
@@ -477,10 +498,7 @@ impl Stream {
                 return Err(Status::STREAM_CAPTURE_MERGE);
             }
             None => {
-                capture.streams.lock().push(Arc::clone(&self.capture));
-                if self.is_blocking() {
-                    capture.blocking.store(true, Ordering::Release);
-                }
+                capture.join(session, self);
                 *state = Some(Part {
                     capture,
                     last: nodes,

@@ -26,7 +26,7 @@ pub(crate) mod patch;
 pub(crate) mod region;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::ShadowRead;
@@ -75,8 +75,6 @@ pub(crate) struct Shadows {
     /// The length of `regions`. Checked first, so that sessions without shadows never take
     /// the lock.
     count: AtomicUsize,
-    /// Whether some were copies of memory of which another session has a shadow too.
-    have_copies: AtomicBool,
 }
 
 impl Shadows {
@@ -89,7 +87,6 @@ impl Shadows {
             managed: ManagedRanges::of_process(),
             regions: RwLock::default(),
             count: AtomicUsize::new(0),
-            have_copies: AtomicBool::new(false),
         }
     }
 
@@ -103,7 +100,8 @@ impl Shadows {
         &self.managed
     }
 
-    fn are_none(&self) -> bool {
+    /// Whether the device has no shadow.
+    pub(crate) fn are_none(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
@@ -120,7 +118,6 @@ impl Shadows {
         let region = of.copy_at(device, contents);
         region.show();
         self.add(Arc::clone(&region));
-        self.have_copies.store(true, Ordering::Release);
         region
     }
 
@@ -132,12 +129,6 @@ impl Shadows {
         let read = ShadowRead { address, size };
         self.link.call_with(&read, Some(rows), |()| ())?;
         Ok(bytes)
-    }
-
-    /// Whether there have been any. They are synchronized when the program waits, so it must
-    /// wait before other devices use them.
-    pub(crate) fn have_copies(&self) -> bool {
-        self.have_copies.load(Ordering::Acquire)
     }
 
     /// Removes a shadow. The work that uses it must be complete.

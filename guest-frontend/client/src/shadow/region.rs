@@ -161,6 +161,11 @@ impl Region {
         self.visible.store(false, Ordering::Release);
     }
 
+    /// The program's memory.
+    pub(crate) fn memory(&self) -> HostSlice {
+        self.host.cut(0, self.host.len())
+    }
+
     /// The program's first address and bytes.
     pub(crate) fn in_program(&self) -> (u64, u64) {
         (self.host.address(), self.host.len() as u64)

@@ -60,6 +60,18 @@ pub fn has_access(attributes: Result<[u64; 5]>) -> bool {
 }
 
 impl Enabled {
+    /// Gives a device copies of the managed memory that others have allocated so.
+    fn copy_all(&self, session: &Session) -> Result {
+        let own = session.ordinal();
+        let mut others = self.copied.iter().filter(|(_, ordinal)| **ordinal != own);
+        others.try_for_each(
+            |(address, ordinal)| match device::session_if_open(*ordinal) {
+                Some(owner) => session.host().share(owner.host(), *address),
+                None => Ok(()),
+            },
+        )
+    }
+
     /// Closes a device's memory to another device once nothing grants access.
     fn close_unused(&self, devices: Devices) {
         let is_used = self.pools.contains(&devices)
@@ -167,7 +179,7 @@ pub fn allocate_copied(owner: &Session, size: u64) -> Result<u64> {
     let mut enabled = ENABLED.lock();
     let address = owner.host().allocate_for_all(size)?;
     let mut others = others_than(owner);
-    if let Err(status) = others.try_for_each(|other| other.host().adopt(owner.host(), address)) {
+    if let Err(status) = others.try_for_each(|other| other.host().share(owner.host(), address)) {
         leave_copies(owner, address);
         // The first error is the one to report.
         let _ = owner.host().free(address);
@@ -187,10 +199,16 @@ pub fn end_copies(owner: &Session, address: u64) -> bool {
     had
 }
 
+/// Gives a device its copies again after a reset.
+pub fn copy_again(session: &Session) {
+    // An error shows where a kernel uses the memory.
+    let _ = ENABLED.lock().copy_all(session);
+}
+
 fn leave_copies(owner: &Session, address: u64) {
     for other in others_than(owner) {
         // Failed work uses nothing any more.
-        let _ = other.host().leave_adopted(address);
+        let _ = other.host().forsake(Some(address));
     }
 }
 
@@ -202,12 +220,8 @@ pub fn join<R>(session: &Session, publish: impl FnOnce() -> R) -> R {
     let owner = |ordinal: &u32| device::session_if_open(*ordinal);
     let mut owners = enabled.managed.iter().filter_map(owner);
     let reached = owners.try_for_each(|owner| open(session, owner));
-    let mut copied = enabled.copied.iter();
-    let adopted = copied.try_for_each(|(address, ordinal)| match owner(ordinal) {
-        Some(owner) => session.host().adopt(owner.host(), *address),
-        None => Ok(()),
-    });
-    if let Err(status) = reached.and(adopted) {
+    let copied = enabled.copy_all(session);
+    if let Err(status) = reached.and(copied) {
         let device = session.ordinal();
         eprintln!("paragpu: device {device} cannot access the program's managed memory: {status}");
     }

@@ -73,7 +73,7 @@ fn end_objects(context: &Context) {
             Object::Module(inner, _) => super::module::unload(session, &inner.object),
             Object::Array(inner) => super::array::destroy(inner),
             Object::Mipmapped(inner) => session.textures().destroy_array(&inner.object),
-            Object::GraphExec(inner) => inner.session.graphs().destroy(&inner.object),
+            Object::GraphExec(inner) => inner.object.destroy(),
             _ => Ok(()),
         };
     }
@@ -252,7 +252,10 @@ pub(crate) unsafe fn cuCtxCreate_v4(
     if unsafe { parameters.as_ref() }.is_some_and(|parameters| {
         parameters.numExecAffinityParams > 0 || !parameters.cigParams.is_null()
     }) {
-        return Err(unsupported_use!("cuCtxCreate_v4 with parameters"));
+        return Err(unsupported_use!(
+            "cuCtxCreate_v4 with parameters",
+            "contexts with execution affinity belong to MPS, and others to graphics"
+        ));
     }
     context.put(create_current(ordinal, flags)?)
 }

@@ -67,6 +67,9 @@ pub(super) unsafe fn to_device(
     }
     let named = named_stream::named(stream)?;
     let (session, found) = named.both()?;
+    if !wait {
+        host::await_writes(session, found, source)?;
+    }
     // SAFETY: the caller upholds the contract of `HostSlice::new`.
     let source = unsafe { HostSlice::new(source, size) };
     if let Some(owner) = memory::owner_out_of_reach(session, destination, size as u64) {

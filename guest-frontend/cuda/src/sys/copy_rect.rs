@@ -14,7 +14,7 @@ use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
-use super::{Result, array, copy, get, memory, pointer};
+use super::{Result, array, copy, get, host, memory, pointer};
 use crate::address::is_device_only;
 use crate::staging::{self, Part};
 use crate::{current, named_stream};
@@ -155,6 +155,9 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
         session.streams().synchronize(found)?;
         // SAFETY: the caller upholds the contract of `elsewhere`.
         return unsafe { elsewhere(&ends, extent) };
+    }
+    if let (ResolvedEnd::Host(source), false) = (&from_looked, wait) {
+        host::await_writes(session, found, source.cast_const())?;
     }
     // SAFETY: the caller upholds the contract of `Copies>::rect`.
     unsafe {

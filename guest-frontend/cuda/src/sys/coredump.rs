@@ -85,7 +85,10 @@ unsafe fn change(
     // SAFETY: the caller upholds the contract of `read`.
     let value = unsafe { read(&of.get(attribute)?, value, size) }?;
     match of.set(attribute, value) {
-        Err(Status::NOT_SUPPORTED) => Err(unsupported_use!("core dumps of a virtual GPU")),
+        Err(Status::NOT_SUPPORTED) => Err(unsupported_use!(
+            "core dumps of a virtual GPU",
+            "the host's driver would write them on the host"
+        )),
         other => other,
     }
 }

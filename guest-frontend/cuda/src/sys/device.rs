@@ -56,7 +56,7 @@ fn config() -> Result<&'static Guest, Error> {
 
 /// Whether managed memory of `size` bytes may migrate, if all devices can access it.
 pub fn migrates(size: u64) -> bool {
-    // Only one device has access to pinned memory.
+    // Another device has only a copy of pinned memory.
     let is_large = |config: &Guest| size > config.managed.pinned.0 || has_several();
     config().is_ok_and(|config| config.managed.migrate && is_large(config))
 }

@@ -38,8 +38,10 @@ pub fn marked(handle: CUevent) -> Result<Marked> {
     let found = find(handle)?;
     let inner = inner(&found)?;
     if inner.object.is_shared() {
-        let what = "an event of several processes in a graph";
-        return Err(unsupported_use!(what));
+        return Err(unsupported_use!(
+            "an event of several processes in a graph",
+            "each record of such an event has a number, and nodes do not count"
+        ));
     }
     Ok(Marked {
         ordinal: inner.session.ordinal(),

@@ -8,7 +8,6 @@ use paragpu_abi::{
     CUgraphNode, CUstream, cudaGraphExecUpdateResultInfo, cudaGraphInstantiateParams,
     cudaGraphNodeParams, cudaHostNodeParams, cudaMemsetParams,
 };
-use paragpu_client::Session;
 use paragpu_client::graph_exec::GraphExec;
 use paragpu_client::objects::graph::{Graph, NodeName, Work};
 use paragpu_protocol::status::Status;
@@ -44,21 +43,6 @@ fn inner(found: &Found) -> Result<&InContext<GraphExec>> {
     }
 }
 
-/// The session of a graph's nodes, or the current one if they do not need a particular
-/// device.
-fn session_of(graph: &Graph) -> Result<&'static Session> {
-    for number in graph.nodes() {
-        let work = graph.work(number)?;
-        if let Work::Child(child) = &work {
-            return session_of(child);
-        }
-        if let Some(ordinal) = work.ordinal() {
-            return device::session(ordinal);
-        }
-    }
-    Ok(current::current()?.session)
-}
-
 /// Instantiates a graph.
 ///
 /// # Safety
@@ -69,13 +53,15 @@ pub(super) unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: 
     }
     if flags & DEVICE_LAUNCH != 0 {
         return Err(unsupported_use!(
-            "cuGraphInstantiate for launches from the device"
+            "cuGraphInstantiate for launches from the device",
+            "kernels would name graphs by handles that only the host's driver knows, and that change when the session moves"
         ));
     }
     let graph = find(graph)?;
     let current = current::current()?;
-    let session = session_of(&graph)?;
-    let object = session.graphs().instantiate(&graph, flags)?;
+    let session = current.session;
+    let home = session.ordinal();
+    let object = GraphExec::instantiate(&graph, flags, home, device::session)?;
     // SAFETY: `exec` is null or writable, as the caller promises.
     unsafe {
         put(
@@ -99,7 +85,7 @@ pub fn set(
     let inner = inner(&found)?;
     let name = node_name(node)?;
     let work = make(&inner.object.work(name)?)?;
-    inner.session.graphs().set(&inner.object, name, work)
+    inner.object.set(name, work)
 }
 
 fn child(exec: CUgraphExec, node: CUgraphNode, new: &Graph) -> Result {
@@ -107,10 +93,7 @@ fn child(exec: CUgraphExec, node: CUgraphNode, new: &Graph) -> Result {
     let inner = inner(&found)?;
     let (graph, number) = find_node(node)?;
     match graph.work(number)? {
-        Work::Child(current) => inner
-            .session
-            .graphs()
-            .set_child(&inner.object, &current, new),
+        Work::Child(current) => inner.object.set_child(&current, new),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -120,7 +103,7 @@ fn update(exec: CUgraphExec, graph: CUgraph) -> Result<Option<(c_int, Option<Nod
     let found = find_exec(exec)?;
     let inner = inner(&found)?;
     let graph: Arc<Graph> = find(graph)?;
-    let outcome = inner.session.graphs().update(&inner.object, &graph)?;
+    let outcome = inner.object.update(&graph)?;
     Ok(outcome
         .err()
         .map(|(name, refusal)| (refusal as c_int, name)))
@@ -179,7 +162,7 @@ pub(crate) unsafe fn cuGraphExecGetFlags(exec: CUgraphExec, flags: *mut u64) -> 
 pub(crate) fn cuGraphExecDestroy(exec: CUgraphExec) -> Result {
     let ended = objects::remove(exec, |object| matches!(object, Object::GraphExec(_)));
     match ended.as_deref() {
-        Some(Object::GraphExec(inner)) => inner.session.graphs().destroy(&inner.object),
+        Some(Object::GraphExec(inner)) => inner.object.destroy(),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -189,10 +172,7 @@ pub(crate) fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> Result {
     let found = find_exec(exec)?;
     let inner = inner(&found)?;
     let (session, stream) = named.both()?;
-    if !std::ptr::eq(session, inner.session) {
-        return Err(Status::INVALID_VALUE);
-    }
-    session.graphs().launch(&inner.object, stream)
+    inner.object.launch(session, stream)
 }
 
 pub(crate) fn cuGraphUpload(exec: CUgraphExec, stream: CUstream) -> Result {
@@ -338,8 +318,5 @@ pub(crate) fn cuGraphNodeSetEnabled(
 ) -> Result {
     let found = find_exec(exec)?;
     let inner = inner(&found)?;
-    inner
-        .session
-        .graphs()
-        .enable(&inner.object, node_name(node)?, enabled != 0)
+    inner.object.enable(node_name(node)?, enabled != 0)
 }

@@ -17,6 +17,7 @@ use super::graph::{list, work_of};
 use super::graph_node::add;
 use super::{Result, device, present, unsupported_use};
 use crate::location;
+use crate::objects::peers;
 
 /// CU_MEM_ALLOCATION_TYPE_PINNED.
 const PINNED: c_int = 1;
@@ -35,9 +36,16 @@ pub unsafe fn allocation(given: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Work>
     // SAFETY: `given.accessDescs` holds `given.accessDescCount` of them, as the caller
     // promises.
     for access in unsafe { list(given.accessDescs, given.accessDescCount) }? {
-        if access.location.r#type != DEVICE || device::ordinal(access.location.id)? != ordinal {
-            let what = "cuGraphAddMemAllocNode with access for another device";
-            return Err(unsupported_use!(what));
+        if access.location.r#type != DEVICE {
+            return Err(unsupported_use!(
+                "memory of graphs that the program accesses",
+                "the program cannot access memory of devices"
+            ));
+        }
+        let accessing = device::ordinal(access.location.id)?;
+        if accessing != ordinal {
+            // Permanent, because launches may leave the memory allocated.
+            peers::enable_pools(accessing, ordinal)?;
         }
     }
     let memory = device::session(ordinal)?.graph_memory(given.bytesize as u64)?;

@@ -20,7 +20,7 @@ use super::graph::{dependencies, find, find_node, handle, node_handle, work_of};
 use super::host_call::host_call;
 use super::module::callable;
 use super::{
-    Result, copy_rect, event, get, graph_memory, launch, put, stream, stream_memory,
+    Result, copy_rect, event, get, graph_memory, host, launch, put, stream, stream_memory,
     unsupported_use,
 };
 use crate::current;
@@ -68,6 +68,7 @@ pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work
     }
     // SAFETY: the caller upholds the contract of `parameters`.
     let parameters = unsafe { launch::parameters(function, given.kernelParams, given.extra) }?;
+    host::adopt_named(callable.session, &parameters)?;
     Ok(Work::Kernel(Arc::new(Kernel::new(
         callable.session.ordinal(),
         Arc::clone(function),
@@ -181,7 +182,10 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
         // The parameters of a conditional node cannot be changed.
         CONDITIONAL => Err(Status::INVALID_VALUE),
         // External semaphores, signalled and waited for.
-        8 | 9 => Err(unsupported_use!("cuGraphAddNode of this type")),
+        8 | 9 => Err(unsupported_use!(
+            "cuGraphAddNode of this type",
+            "external semaphores do not exist in the guest"
+        )),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -471,7 +475,8 @@ pub(crate) fn cuGraphKernelNodeGetAttribute(
         }
         _ => {
             return Err(unsupported_use!(
-                "cuGraphKernelNodeGetAttribute of this attribute"
+                "cuGraphKernelNodeGetAttribute of this attribute",
+                "it is not passed on to the host"
             ));
         }
     }
@@ -505,7 +510,8 @@ pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
             reshape(node, |shape| shape.preferences = preferences)
         }
         _ => Err(unsupported_use!(
-            "cuGraphKernelNodeSetAttribute of this attribute"
+            "cuGraphKernelNodeSetAttribute of this attribute",
+            "it is not passed on to the host"
         )),
     }
 }

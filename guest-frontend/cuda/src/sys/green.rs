@@ -254,7 +254,10 @@ pub(crate) unsafe fn cuDevResourceGenerateDesc(
     }
     let description = Description::of(&parts)?;
     if description.way.len() > MAX_STEPS * STEP {
-        return Err(unsupported_use!("a resource that was split nine times"));
+        return Err(unsupported_use!(
+            "a resource that was split nine times",
+            "the host repeats eight splits"
+        ));
     }
     out.put(description.handle())
 }
@@ -368,12 +371,7 @@ fn record(session: &'static Session, of: Option<&Green>, handle: CUevent) -> Res
 
 fn wait(session: &'static Session, of: Option<&Green>, handle: CUevent) -> Result {
     with_event(handle, |event| {
-        if std::ptr::eq(session, event.session) {
-            return session.wait_all(of, &event.object);
-        }
-        // An event of another device: a worker cannot wait for another worker in stream
-        // order.
-        event.session.synchronize_event(&event.object)
+        session.wait_all(of, event.session, &event.object)
     })
 }
 

@@ -5,6 +5,7 @@ use std::ffi::{c_uint, c_void};
 use paragpu_abi::CUdeviceptr;
 use paragpu_client::Session;
 use paragpu_client::host::Pinned;
+use paragpu_client::stream::Stream;
 use paragpu_client::sys::memory::HostSlice;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
@@ -23,6 +24,64 @@ pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
     ordinals
         .filter_map(device::session_if_open)
         .find_map(|session| Some((session, session.host().find(address)?)))
+}
+
+/// Waits for a stream before a copy in it reads memory of the program at `address`, if
+/// another device's session pinned that memory. This device does not reach it, so the bytes
+/// are read during the call, and work before the copy may write them.
+pub(super) fn await_writes(session: &Session, stream: &Stream, address: *const c_void) -> Result {
+    if session.device_count() == 1 || stream.is_capturing() {
+        return Ok(());
+    }
+    let address = address.addr() as u64;
+    let is_elsewhere = session.host().find(address).is_none() && pinned(address).is_some();
+    match is_elsewhere {
+        true => session.streams().synchronize(stream),
+        false => Ok(()),
+    }
+}
+
+/// Gives a device access to memory that others' sessions pinned, where a parameter of a
+/// kernel is an address in it. Returns whether one is.
+pub(super) fn adopt_named(session: &Session, parameters: &[u8]) -> Result<bool> {
+    let mut is_named = false;
+    if session.device_count() == 1 {
+        return Ok(is_named);
+    }
+    for word in parameters.as_chunks().0 {
+        let named = u64::from_le_bytes(*word);
+        let elsewhere = address::ordinal_of(named)
+            .filter(|ordinal| *ordinal != session.ordinal() && !address::is_in_arena(named));
+        let Some(owner) = elsewhere.and_then(device::session_if_open) else {
+            continue;
+        };
+        let Some(found) = owner.host().find_by_device(named) else {
+            continue;
+        };
+        // Memory of pools and managed memory has other lifetimes.
+        if managed::contains(found.address) || pool::of(found.address) != 0 {
+            continue;
+        }
+        let size = usize::try_from(found.size).unwrap_or(0);
+        let memory = std::ptr::with_exposed_provenance(found.address as usize);
+        // SAFETY: it stays until the program frees it, before which `release` ends this.
+        let memory = unsafe { HostSlice::new(memory, size) };
+        session.host().adopt(memory, found.device)?;
+        is_named = true;
+    }
+    Ok(is_named)
+}
+
+/// Ends the access of other devices to memory that a session pinned and is about to unpin.
+fn release(session: &Session, found: &Pinned) -> Result {
+    let others = (0..session.device_count())
+        .filter(|ordinal| *ordinal != session.ordinal())
+        .filter_map(device::session_if_open);
+    let mut outcome = Ok(());
+    for other in others {
+        outcome = outcome.and(other.host().forsake(Some(found.device)));
+    }
+    outcome
 }
 
 /// Allocates pinned memory.
@@ -63,6 +122,7 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
     }
     capture::permit_unsafe()?;
     pointer::forget(found.address);
+    release(session, &found)?;
     session.host().free(address as u64)
 }
 
@@ -72,7 +132,9 @@ pub fn free_all(session: &Session) {
         // The host's result no longer matters.
         let _ = memory::release(session, address);
     }
+    let _ = session.host().forsake(None);
     for found in session.host().all() {
+        let _ = release(session, &found);
         let _ = managed::remove(found.address);
         let _ = peers::end_copies(session, found.address);
         let _ = pool::freeing(found.address, || match found.registered {
@@ -81,6 +143,7 @@ pub fn free_all(session: &Session) {
         });
     }
     let _ = session.host().trim_pooled(0);
+    peers::copy_again(session);
 }
 
 /// # Safety
@@ -112,6 +175,7 @@ pub(crate) fn cuMemHostUnregister(address: *mut c_void) -> Result {
     }
     capture::permit_unsafe()?;
     pointer::forget(found.address);
+    release(session, &found)?;
     session.host().unregister(address as u64)
 }
 

@@ -333,7 +333,10 @@ impl Options {
                     read.error.written = place;
                 }
                 other if UNSERVED.contains(&other) => {
-                    return Err(super::unsupported_use!("loading with symbols to bind"));
+                    return Err(super::unsupported_use!(
+                        "loading with symbols to bind",
+                        "addresses of the program mean nothing to the host's linker"
+                    ));
                 }
                 other => {
                     let option = u32::try_from(other).map_err(|_| Status::INVALID_VALUE)?;

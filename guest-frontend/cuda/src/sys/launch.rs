@@ -18,7 +18,7 @@ use paragpu_protocol::status::Status;
 use super::boundary::In;
 use super::boundary::own_default;
 use super::module::callable;
-use super::{Result, event, stream, unsupported_use};
+use super::{Result, event, host, stream, unsupported_use};
 use crate::settings::settings;
 use crate::{current, named_stream};
 
@@ -162,6 +162,7 @@ unsafe fn launch(
     if stream.is_capturing() {
         // SAFETY: the caller upholds the contract of `parameters`.
         let parameters = unsafe { parameters(function, pointers, extra) }?;
+        host::adopt_named(session, &parameters)?;
         let (ordinal, function) = (session.ordinal(), Arc::clone(function));
         let kernel = Kernel::new(ordinal, function, named as u64, shape.clone(), parameters);
         return session.launches().capture(stream, kernel);
@@ -179,6 +180,10 @@ unsafe fn launch(
         unsafe { packed(function, extra, &mut parameters) }
     };
     let launched = gathered.and_then(|()| {
+        if host::adopt_named(session, &parameters)? {
+            // The memory's contents are sent now, so other devices must have written them.
+            session.streams().synchronize(stream)?;
+        }
         session
             .launches()
             .launch(function, stream, shape, &parameters)
@@ -302,7 +307,8 @@ unsafe fn attributes(
             }
             _ => {
                 return Err(unsupported_use!(
-                    "cuLaunchKernelEx with this launch attribute"
+                    "cuLaunchKernelEx with this launch attribute",
+                    "it is not passed on to the host"
                 ));
             }
         }
@@ -347,7 +353,8 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
     }
     if number > 1 {
         return Err(unsupported_use!(
-            "cuLaunchCooperativeKernelMultiDevice on more than one device"
+            "cuLaunchCooperativeKernelMultiDevice on more than one device",
+            "CUDA removed such launches, and workers have one device each"
         ));
     }
     // SAFETY: `launches` holds at least one, as the caller promises.

@@ -131,7 +131,8 @@ fn check_device(device: CUdevice) -> Result {
         Ok(())
     } else {
         Err(super::unsupported_use!(
-            "an attribute of a kernel on a device other than the current one"
+            "an attribute of a kernel on a device other than the current one",
+            "each device has its own kernel, which its context's calls reach"
         ))
     }
 }

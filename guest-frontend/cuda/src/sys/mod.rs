@@ -70,11 +70,12 @@ pub(crate) fn unsupported(name: &str, reported: &AtomicBool) -> Status {
     Status::NOT_SUPPORTED
 }
 
-/// Prints, once per call site, that a use of a supported function is not supported.
+/// Prints, once per call site, that a use of a supported function is not supported, and why.
+/// `make coverage` lists these uses.
 macro_rules! unsupported_use {
-    ($what:expr) => {{
+    ($what:literal, $why:literal) => {{
         static REPORTED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-        $crate::sys::unsupported($what, &REPORTED)
+        $crate::sys::unsupported(concat!($what, ": ", $why), &REPORTED)
     }};
 }
 pub(crate) use unsupported_use;

@@ -180,7 +180,12 @@ unsafe fn attribute(out: *mut c_void, selector: c_int, known: &Known) -> Result 
             HOST_POINTER => out
                 .cast::<u64>()
                 .write(known.host.ok_or(Status::INVALID_VALUE)?),
-            P2P_TOKENS => return Err(super::unsupported_use!("CU_POINTER_ATTRIBUTE_P2P_TOKENS")),
+            P2P_TOKENS => {
+                return Err(super::unsupported_use!(
+                    "CU_POINTER_ATTRIBUTE_P2P_TOKENS",
+                    "they are for drivers of other devices, which the guest does not have"
+                ));
+            }
             IS_MANAGED => out.cast::<c_int>().write(c_int::from(known.managed)),
             SYNC_MEMOPS => out.cast::<c_int>().write(c_int::from(known.synchronizes())),
             IS_HW_DECOMPRESS_CAPABLE => out.cast::<c_int>().write(0),

@@ -173,8 +173,10 @@ fn allocate_from(pool: &Pool, size: usize, named: &Named) -> Result<u64> {
     let stream = named.stream()?;
     if stream.is_capturing() {
         if location.ordinal().is_none() {
-            let what = "cuMemAllocFromPoolAsync of memory in the host in a capture";
-            return Err(unsupported_use!(what));
+            return Err(unsupported_use!(
+                "cuMemAllocFromPoolAsync of memory in the host in a capture",
+                "nodes of graphs allocate memory of devices only"
+            ));
         }
         let memory = session.graph_memory(size)?;
         stream.note(Work::MemAlloc(Arc::clone(&memory)))?;
@@ -274,8 +276,10 @@ pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
     let stream = named.stream()?;
     if stream.is_capturing() {
         if GraphMemory::find(address).is_none() {
-            let what = "cuMemFreeAsync in a capture of memory from outside";
-            return Err(unsupported_use!(what));
+            return Err(unsupported_use!(
+                "cuMemFreeAsync in a capture of memory from outside",
+                "nodes of graphs free what nodes allocated"
+            ));
         }
         return stream.note(graph_memory::release(address)?);
     }
@@ -356,11 +360,16 @@ pub(crate) fn cuMemPoolCreate(
         (_, 0) => Pool::new(location, most),
         (PoolLocation::Device(ordinal), DESCRIPTOR) => Pool::for_others(ordinal, most),
         (PoolLocation::Device(_), _) => {
-            return Err(unsupported_use!("cuMemPoolCreate for handles of this type"));
+            return Err(unsupported_use!(
+                "cuMemPoolCreate for handles of this type",
+                "the guest passes memory between processes by file descriptors only"
+            ));
         }
         (PoolLocation::Host(location), DESCRIPTOR) if location.kind == HOST_NUMA => {
-            let what = "cuMemPoolCreate of memory in the host for other processes";
-            return Err(unsupported_use!(what));
+            return Err(unsupported_use!(
+                "cuMemPoolCreate of memory in the host for other processes",
+                "the guest passes memory of devices between processes only"
+            ));
         }
         (PoolLocation::Host(_) | PoolLocation::Managed(_), _) => return Err(Status::INVALID_VALUE),
     };

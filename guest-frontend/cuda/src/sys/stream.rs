@@ -34,7 +34,10 @@ fn create(stream: *mut CUstream, flags: c_uint, priority: c_int) -> Result<CUstr
             return Err(Status::INVALID_VALUE);
         }
         if flags == 0 {
-            return Err(unsupported_use!("a blocking stream in a green context"));
+            return Err(unsupported_use!(
+                "a blocking stream in a green context",
+                "streams of green contexts do not wait for the legacy default stream"
+            ));
         }
         return super::green::create_stream(&current, inside, priority);
     }
@@ -100,21 +103,16 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
     let (session, stream) = named.both()?;
     let found = event::find(waited)?;
     let inner = event::inner(&found)?;
-    if std::ptr::eq(inner.session, session) {
-        if flags & EXTERNAL != 0 {
-            if !stream.is_capturing() {
-                return Err(Status::ILLEGAL_STATE);
-            }
-            return stream.capture_external_wait(event::marked(waited)?);
+    if flags & EXTERNAL != 0 {
+        if !stream.is_capturing() {
+            return Err(Status::ILLEGAL_STATE);
         }
-        return session.wait_event(stream, &inner.object);
+        return stream.capture_external_wait(event::marked(waited)?);
     }
     if stream.is_capturing() || inner.object.is_captured() {
-        return Err(unsupported_use!(
-            "cuStreamWaitEvent of another device's event in a capture"
-        ));
+        return session.wait_event(stream, &inner.object);
     }
-    session.wait_for_peer(stream, inner.session, &inner.object)
+    session.wait_event_of(stream, inner.session, &inner.object)
 }
 
 /// # Safety
@@ -178,7 +176,10 @@ pub(crate) fn cuStreamGetAttribute(
     } else if stream_attributes::is_kept(attribute) {
         found.pad = stream.attributes().get(attribute)?;
     } else {
-        return Err(unsupported_use!("cuStreamGetAttribute of this attribute"));
+        return Err(unsupported_use!(
+            "cuStreamGetAttribute of this attribute",
+            "it is not passed on to the host"
+        ));
     }
     value.put(found)
 }
@@ -198,7 +199,10 @@ pub(crate) unsafe fn cuStreamSetAttribute(
         return Ok(());
     }
     if !stream_attributes::is_kept(attribute) {
-        return Err(unsupported_use!("cuStreamSetAttribute of this attribute"));
+        return Err(unsupported_use!(
+            "cuStreamSetAttribute of this attribute",
+            "it is not passed on to the host"
+        ));
     }
     let limits = limits(session)?;
     // SAFETY: every field of the union is numbers.

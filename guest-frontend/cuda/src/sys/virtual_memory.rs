@@ -129,21 +129,30 @@ pub(crate) unsafe fn cuMemCreate(
         return Err(Status::INVALID_VALUE);
     }
     if at != MemoryLocation::Device && requested.requestedHandleTypes != 0 {
-        let what = "cuMemCreate of memory in the host for other processes";
-        return Err(unsupported_use!(what));
+        return Err(unsupported_use!(
+            "cuMemCreate of memory in the host for other processes",
+            "the guest passes memory of devices between processes only"
+        ));
     }
     if requested.requestedHandleTypes & !DESCRIPTOR != 0 {
-        return Err(unsupported_use!("cuMemCreate for handles of this type"));
+        return Err(unsupported_use!(
+            "cuMemCreate for handles of this type",
+            "the guest passes memory between processes by file descriptors only"
+        ));
     }
     // Requests for compression are hints, and may be ignored.
     let [_, direct, usage @ ..] = requested.allocFlags;
     if direct != 0 {
-        return Err(unsupported_use!("cuMemCreate for GPUDirect RDMA"));
+        return Err(unsupported_use!(
+            "cuMemCreate for GPUDirect RDMA",
+            "no device of the guest can access the host's GPU"
+        ));
     }
     let usage = u16::from_ne_bytes([usage[0], usage[1]]);
     if usage != 0 {
         return Err(unsupported_use!(
-            "cuMemCreate for tile pools or decompression"
+            "cuMemCreate for tile pools or decompression",
+            "a virtual GPU has no sparse arrays and no decompression engine"
         ));
     }
     release_closed();
@@ -288,8 +297,10 @@ pub(crate) fn cuMemMap(
     let space = session.virtual_memory();
     let mapped = space.map(address, size as u64, number);
     if mapped == Err(Status::NOT_SUPPORTED) && space.is_mapped_in_host(number)? {
-        let what = "cuMemMap of memory in the host at a second address";
-        return Err(unsupported_use!(what));
+        return Err(unsupported_use!(
+            "cuMemMap of memory in the host at a second address",
+            "two views of the memory would not see each other's writes"
+        ));
     }
     mapped
 }
@@ -305,8 +316,10 @@ fn map_of_peer(
 ) -> Result {
     let properties = session.virtual_memory().properties(number)?;
     if properties.location != MemoryLocation::Device {
-        let what = "cuMemMap of memory in the host where another device's addresses were reserved";
-        return Err(unsupported_use!(what));
+        return Err(unsupported_use!(
+            "cuMemMap of memory in the host where another device's addresses were reserved",
+            "only one worker can have the memory"
+        ));
     }
     let name = session.virtual_memory().offer(number)?;
     let imported = mapping.virtual_memory().import(&name, properties)?;
@@ -345,15 +358,19 @@ fn check_access(
         match (held, side) {
             (MemoryLocation::Device, Side::Device) => {}
             (MemoryLocation::Device, Side::Host) => {
-                let what = "cuMemSetAccess for the host to memory of a device";
-                return Err(unsupported_use!(what));
+                return Err(unsupported_use!(
+                    "cuMemSetAccess for the host to memory of a device",
+                    "the program cannot access memory of devices"
+                ));
             }
             (MemoryLocation::Host, Side::Host) if location.r#type != HOST => {
                 return Err(Status::INVALID_VALUE);
             }
             (MemoryLocation::Host | MemoryLocation::HostNode(_), _) if flags == 1 => {
-                let what = "read-only cuMemSetAccess to memory in the host";
-                return Err(unsupported_use!(what));
+                return Err(unsupported_use!(
+                    "read-only cuMemSetAccess to memory in the host",
+                    "the program's pages are writable while the device writes them"
+                ));
             }
             (MemoryLocation::Host | MemoryLocation::HostNode(_), _) => {}
         }
@@ -366,7 +383,8 @@ fn set_peer_access(owner: &Session, peer: c_int, address: u64, size: u64, flags:
     let accessing = device::session(device::ordinal(peer)?)?;
     match accessing.access_maps(owner, address, size, flags) {
         Err(Status::NOT_SUPPORTED) => Err(unsupported_use!(
-            "cuMemSetAccess for another device, to a map of a part of an allocation"
+            "cuMemSetAccess for another device, to a map of a part of an allocation",
+            "devices share whole allocations"
         )),
         set => set,
     }
@@ -397,8 +415,10 @@ pub(crate) unsafe fn cuMemSetAccess(
         if side.is_none()
             && (flags == 1 || locations.iter().any(|at| *at != MemoryLocation::Device))
         {
-            let what = "cuMemSetAccess for another device, to memory in the host or read-only";
-            return Err(unsupported_use!(what));
+            return Err(unsupported_use!(
+                "cuMemSetAccess for another device, to memory in the host or read-only",
+                "devices share memory of devices, for reading and writing"
+            ));
         }
         changes.push((side, one.location.id, flags));
     }

@@ -116,7 +116,7 @@ impl HostMemory {
 
     /// Whether it is an address of host memory.
     pub(crate) fn holds(&self, address: u64) -> bool {
-        Regions::is_shadow(address, 0) || Regions::holds(self.regions.window, address, 0)
+        Regions::hold_host_memory(address, 0)
     }
 
     // The window, and where pinned memory is.
@@ -232,18 +232,19 @@ impl HostMemory {
     /// Creates a shadow at the guest's request.
     pub(crate) fn shadow_create(&mut self, gpu: &mut Gpu, call: &ShadowCreate) -> Outcome<()> {
         let (address, size) = (call.address.0, call.size);
-        // Also another device's region: memory that kernels of all devices access has a
-        // shadow on each host.
-        Self::check_range(address, size, Regions::is_shadow(address, size))?;
+        self.check_range(address, size)?;
         self.make_shadow(gpu, address, size)
     }
 
-    /// Checks that a range consists of pages `inside` a shadow region.
-    fn check_range(address: u64, size: u64, inside: bool) -> Outcome<()> {
+    /// Checks that a range consists of pages of the shadow region, or of host memory of
+    /// another device.
+    fn check_range(&self, address: u64, size: u64) -> Outcome<()> {
+        let inside = Regions::hold_host_memory(address, size)
+            && !Regions::holds(self.regions.window, address, size);
         if size == 0 || !(address | size).is_multiple_of(PAGE) || !inside {
             return fail(
                 Status::INVALID_VALUE,
-                format!("{size} bytes at {address:#x} are not pages of a shadow region"),
+                format!("{size} bytes at {address:#x} are not pages of the shadow region"),
             );
         }
         Ok(())
@@ -318,8 +319,7 @@ impl HostMemory {
         file: impl AsFd,
         offset: u64,
     ) -> Outcome<()> {
-        let inside = Regions::holds(self.regions.shadow, address, size);
-        Self::check_range(address, size, inside)?;
+        self.check_range(address, size)?;
         self.check_free(address, size)?;
         let held = self.account.take(size)?;
         let mapped = SharedFile::map(address, size, file, offset, held)?;

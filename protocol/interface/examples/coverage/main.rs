@@ -5,7 +5,7 @@
 
 mod tested;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt::Write;
 use std::path::Path;
@@ -186,6 +186,26 @@ fn section(title: &str, entries: &[Entry<'_>]) -> Result<String, std::fmt::Error
     Ok(page)
 }
 
+/// The uses of served functions that the driver's sources refuse by `unsupported_use!`, each
+/// with its reason.
+fn refused_uses(folder: &Path, uses: &mut BTreeSet<(String, String)>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            refused_uses(&path, uses)?;
+        } else if path.extension().is_some_and(|name| name == "rs") {
+            let text = std::fs::read_to_string(&path)?;
+            for call in text.split("unsupported_use!(").skip(1) {
+                let mut literals = call.split('"').skip(1).step_by(2);
+                let (what, why) = (literals.next(), literals.next());
+                let pair = what.unwrap_or_default().to_owned();
+                uses.insert((pair, why.unwrap_or_default().to_owned()));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(json), Some(page)) = (arguments.next(), arguments.next()) else {
@@ -230,6 +250,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("  tested on {device}: {}", tested.success.len());
         }
         all.insert(name, coverage);
+    }
+    let mut uses = BTreeSet::new();
+    refused_uses(&root.join("guest-frontend/cuda/src"), &mut uses)?;
+    text += "## Uses of served functions that are refused\n\nThe call returns NOT_SUPPORTED, and \
+             says the reason once.\n\n| use | reason |\n|---|---|\n";
+    for (what, why) in uses {
+        writeln!(text, "| {what} | {why} |")?;
     }
     std::fs::write(json, serde_json::to_string_pretty(&all)? + "\n")?;
     std::fs::write(page, text.trim_end().to_owned() + "\n")?;

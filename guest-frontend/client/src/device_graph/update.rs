@@ -7,10 +7,11 @@ use paragpu_protocol::table::{GraphNodeEnable, GraphNodeUpdate};
 
 use super::Graphs;
 use super::nodes::{NodeCalls, conditional_call, fill_size};
-use super::plan::{GraphExec, Plan, Staging, Step};
+use super::plan::{DeviceGraph, Plan, Staging, Step};
 use crate::copy::volume;
 use crate::error::Result;
-use crate::objects::graph::{Flat, Graph, NodeName, Work};
+use crate::objects::graph::{Flat, NodeName, Work};
+use crate::objects::user_object::References;
 
 /// Why an executable graph was not updated: CUgraphExecUpdateResult.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub enum Refusal {
     Kind = 3,
     /// A node's parameters cannot be changed in this way.
     Parameters = 5,
+    /// A kernel is of another device.
+    Function = 7,
 }
 
 impl Graphs {
@@ -30,46 +33,32 @@ impl Graphs {
     /// # Errors
     /// `INVALID_VALUE` if there is no such node or it is of another kind;
     /// `GRAPH_EXEC_UPDATE_FAILURE` if its parameters cannot be changed in this way.
-    pub fn set(&self, exec: &GraphExec, name: NodeName, work: Work) -> Result<()> {
-        let mut plan = exec.plan.lock();
+    pub(crate) fn set(&self, graph: &DeviceGraph, name: NodeName, work: Work) -> Result<()> {
+        let mut plan = graph.plan.lock();
         let index = *plan.by_name.get(&name).ok_or(Status::INVALID_VALUE)?;
         let old = plan.flat.get(index).ok_or(Status::INVALID_VALUE)?;
         if old.work.kind() != work.kind() {
             return Err(Status::INVALID_VALUE);
         }
         self.check_work(&work)?;
-        let updated = self.change(exec.handle, &mut plan, index, work);
+        let updated = self.change(graph.handle, &mut plan, index, work);
         plan.gather_words();
         updated?.map_err(|_| Status::GRAPH_EXEC_UPDATE_FAILURE)
     }
 
-    /// cuGraphExecChildGraphNodeSetParams, cuGraphExecUpdate: all nodes of `graph`
-    /// replace those of the executable graph, or with `child` those of the child graph in
-    /// that node.
+    /// Nodes with the same dependencies replace those of the graph, up to the first that
+    /// does not fit, if any. The inner result is that node, and the reason.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if there is no such node. The inner result is the first node of
-    /// `graph` that does not fit, if any, and the reason.
-    pub fn update(
+    /// As [`Link::check`](crate::connection::Link::check).
+    pub(crate) fn update(
         &self,
-        exec: &GraphExec,
-        graph: &Graph,
+        graph: &DeviceGraph,
+        flat: Vec<Flat>,
     ) -> Result<Result<(), (Option<NodeName>, Refusal)>> {
-        let flat = graph.flatten()?;
-        let mut plan = exec.plan.lock();
+        let mut plan = graph.plan.lock();
         if plan.ended {
             return Err(Status::INVALID_HANDLE);
-        }
-        if flat.len() != plan.flat.len() {
-            return Ok(Err((None, Refusal::Topology)));
-        }
-        for (new, old) in flat.iter().zip(&plan.flat) {
-            if new.work.kind() != old.work.kind() {
-                return Ok(Err((Some(new.name), Refusal::Kind)));
-            }
-            if new.after != old.after || new.bodies != old.bodies {
-                return Ok(Err((Some(new.name), Refusal::Topology)));
-            }
         }
         let mut outcome = Ok(());
         // Conditions first, because kernels refer to them.
@@ -79,16 +68,13 @@ impl Graphs {
             .enumerate()
             .partition(|(_, flat)| is_value(flat));
         for (index, new) in values.into_iter().chain(others) {
-            let updated = self.change(exec.handle, &mut plan, index, new.work)?;
+            let updated = self.change(graph.handle, &mut plan, index, new.work)?;
             if let Err(refusal) = updated {
                 outcome = Err((Some(new.name), refusal));
                 break;
             }
         }
         plan.gather_words();
-        if outcome.is_ok() {
-            self.replace_references(&mut plan, None, graph);
-        }
         Ok(outcome)
     }
 
@@ -211,8 +197,8 @@ impl Graphs {
     /// `INVALID_VALUE` if there is no such node, or it is neither kernel nor
     /// memset nor copy; `NOT_SUPPORTED` for copies of memory that the device
     /// does not reach.
-    pub fn enable(&self, exec: &GraphExec, name: NodeName, enabled: bool) -> Result<()> {
-        let mut plan = exec.plan.lock();
+    pub(crate) fn enable(&self, graph: &DeviceGraph, name: NodeName, enabled: bool) -> Result<()> {
+        let mut plan = graph.plan.lock();
         let index = plan.may_be_disabled(name)?;
         let step = plan.steps.get_mut(index).ok_or(Status::INVALID_VALUE)?;
         if step.staging.is_some() || step.function != 0 {
@@ -220,7 +206,7 @@ impl Graphs {
         }
         if step.enabled != enabled {
             self.parts.link.post(&GraphNodeEnable {
-                graph: exec.handle,
+                graph: graph.handle,
                 node: step.number,
                 enabled,
             })?;
@@ -229,32 +215,16 @@ impl Graphs {
         Ok(())
     }
 
-    /// Replaces the work of a child graph's nodes: the new graph's nodes replace the old
-    /// one's in order.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` if there is no such node, `GRAPH_EXEC_UPDATE_FAILURE` if the
-    /// graphs differ in more than parameters.
-    pub fn set_child(&self, exec: &GraphExec, old: &Graph, new: &Graph) -> Result<()> {
-        let (before, after) = (old.flatten()?, new.flatten()?);
-        let like = |(one, other): (&Flat, &Flat)| {
-            one.work.kind() == other.work.kind() && one.after == other.after
-        };
-        if before.len() != after.len() || !before.iter().zip(&after).all(like) {
-            return Err(Status::GRAPH_EXEC_UPDATE_FAILURE);
-        }
-        for (old, new) in before.into_iter().zip(after) {
-            if !matches!(new.work, Work::Empty) {
-                self.set(exec, old.name, new.work)?;
-            }
-        }
-        self.replace_references(&mut exec.plan.lock(), Some(old.id()), new);
-        Ok(())
-    }
-
-    /// User objects of a graph's new source replace those of its old one.
-    fn replace_references(&self, plan: &mut Plan, first: Option<u32>, graph: &Graph) {
-        let replaced = plan.held.replace(first, graph.references());
+    /// User objects of a graph's new source replace those of its old one: of the graphs
+    /// numbered from `first` on, or of all.
+    pub(crate) fn replace_references(
+        &self,
+        graph: &DeviceGraph,
+        first: Option<u32>,
+        held: Vec<(u32, References)>,
+    ) {
+        let mut plan = graph.plan.lock();
+        let replaced = plan.held.replace(first, held);
         self.parts.streams.retire(replaced, plan.held.launches());
     }
 }

@@ -1,4 +1,4 @@
-//! An executable graph and its nodes.
+//! What a device executes of a graph.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::user_object::HeldReferences;
 use super::WireNode;
 use super::nodes::conditional_call;
 
-/// An executable graph.
+/// An executable graph of one device.
 #[derive(Debug)]
-pub struct GraphExec {
+pub(crate) struct DeviceGraph {
     pub(super) handle: GraphExecHandle,
-    /// CUgraphInstantiate_flags.
-    pub flags: u64,
-    pub(super) plan: Mutex<Plan>,
+    /// A launch frees memory that an earlier one left allocated.
+    pub(super) auto_free: bool,
+    pub(crate) plan: Mutex<Plan>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Plan {
-    pub(super) flat: Vec<Flat>,
+pub(crate) struct Plan {
+    pub(crate) flat: Vec<Flat>,
     /// Of each flat node.
     pub(super) steps: Vec<Step>,
     pub(super) by_name: HashMap<NodeName, usize>,
@@ -40,10 +40,10 @@ pub(super) struct Plan {
     /// Pinned memory for copies.
     pub(super) staging: Vec<u64>,
     /// Memory that a launch allocates (true) and frees, in order.
-    pub(super) memory: Vec<(bool, Arc<GraphMemory>)>,
+    pub(crate) memory: Vec<(bool, Arc<GraphMemory>)>,
     /// User objects.
-    pub(super) held: HeldReferences,
-    pub(super) ended: bool,
+    pub(crate) held: HeldReferences,
+    pub(crate) ended: bool,
 }
 
 /// How a flat node is sent.
@@ -103,16 +103,7 @@ impl Plan {
     /// A launch allocates and frees memory; with `again` also what an earlier
     /// one left allocated.
     pub(super) fn launch_memory(&self, again: bool) -> Result<()> {
-        let mut allocated = HashSet::new();
-        for (allocates, memory) in &self.memory {
-            let fits = match allocates {
-                true => (again || !memory.is_allocated()) && allocated.insert(memory.address),
-                false => allocated.remove(&memory.address) || memory.is_allocated(),
-            };
-            if !fits {
-                return Err(Status::INVALID_VALUE);
-            }
-        }
+        check_memory(&self.memory, again)?;
         for (allocates, memory) in &self.memory {
             memory.set_allocated(*allocates);
         }
@@ -149,12 +140,38 @@ impl Plan {
     }
 }
 
-impl GraphExec {
+/// Checks that a launch can allocate (true) and free memory in this order.
+///
+/// # Errors
+/// `INVALID_VALUE` if it is allocated already, or not allocated when it is freed.
+pub(crate) fn check_memory<'a>(
+    memory: impl IntoIterator<Item = &'a (bool, Arc<GraphMemory>)>,
+    again: bool,
+) -> Result<()> {
+    let mut allocated = HashSet::new();
+    for (allocates, memory) in memory {
+        let fits = match allocates {
+            true => (again || !memory.is_allocated()) && allocated.insert(memory.address),
+            false => allocated.remove(&memory.address) || memory.is_allocated(),
+        };
+        if !fits {
+            return Err(Status::INVALID_VALUE);
+        }
+    }
+    Ok(())
+}
+
+impl DeviceGraph {
+    /// Whether a node was created from `name`.
+    pub(crate) fn has(&self, name: NodeName) -> bool {
+        self.plan.lock().by_name.contains_key(&name)
+    }
+
     /// cuGraphNodeGetEnabled.
     ///
     /// # Errors
     /// As [`Graphs::enable`](super::Graphs::enable).
-    pub fn is_enabled(&self, name: NodeName) -> Result<bool> {
+    pub(crate) fn is_enabled(&self, name: NodeName) -> Result<bool> {
         let plan = self.plan.lock();
         let index = plan.may_be_disabled(name)?;
         Ok(plan.steps.get(index).is_none_or(|step| step.enabled))
@@ -164,7 +181,7 @@ impl GraphExec {
     ///
     /// # Errors
     /// `INVALID_VALUE` if there is no such node.
-    pub fn work(&self, name: NodeName) -> Result<Work> {
+    pub(crate) fn work(&self, name: NodeName) -> Result<Work> {
         let plan = self.plan.lock();
         let index = plan.by_name.get(&name).ok_or(Status::INVALID_VALUE)?;
         let flat = plan.flat.get(*index).ok_or(Status::INVALID_VALUE)?;
