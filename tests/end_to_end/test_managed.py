@@ -1,5 +1,6 @@
 """Managed memory that migrates between program and GPU."""
 
+import itertools
 import os
 import subprocess
 import unittest
@@ -8,10 +9,11 @@ import harness
 
 from .test_faults import end_with, eventually
 from .test_migration import moved
+from .test_moves import migrate
 from .test_programs import compiled
 
-# Accesses by program and kernels in random order until the end of input, compared with a
-# copy that the program keeps.
+# Accesses by the program and kernels of all GPUs in random order until the end of input,
+# compared with a copy that the program keeps.
 RANDOM = """
 #include <cstdio>
 #include <cstdlib>
@@ -24,23 +26,49 @@ __global__ void add(unsigned *values, size_t count, unsigned summand) {
     size_t at = blockIdx.x * size_t(blockDim.x) + threadIdx.x;
     if (at < count) values[at] += summand;
 }
-struct Range { unsigned *values; std::vector<unsigned> want; };
+struct Range {
+    unsigned *values;
+    std::vector<unsigned> want;
+    // Launches a kernel that adds to some values.
+    void add_to(size_t from, size_t length, unsigned summand, cudaStream_t stream) {
+        if (length == 0) return;
+        add<<<unsigned((length + 127) / 128), 128, 0, stream>>>(values + from, length, summand);
+        CHECK(cudaGetLastError());
+        for (size_t at = from; at < from + length; ++at) want[at] += summand;
+    }
+};
 // Whether the program's input is over.
 static bool is_over() {
     pollfd input = {0, POLLIN, 0};
     return poll(&input, 1, 0) != 0;
 }
-int main(int, char **argv) {
+int main(int argc, char **argv) {
     std::mt19937 random(std::atoi(argv[1]));
     auto below = [&](size_t limit) { return size_t(random() % limit); };
     std::vector<Range> ranges;
     std::vector<unsigned> buffer;
-    cudaStream_t streams[3] = {};
-    for (int at = 1; at < 3; ++at) CHECK(cudaStreamCreateWithFlags(&streams[at], at == 1 ? cudaStreamNonBlocking : 0));
+    int devices = 0;
+    CHECK(cudaGetDeviceCount(&devices));
+    devices = argc > 2 ? std::atoi(argv[2]) : devices;
+    bool has_told = false;
+    // A GPU is first used in the midst of all this.
+    std::vector<std::vector<cudaStream_t>> all(devices);
+    auto streams_of = [&](int device) -> std::vector<cudaStream_t> & {
+        CHECK(cudaSetDevice(device));
+        std::vector<cudaStream_t> &streams = all[device];
+        if (streams.empty()) {
+            streams.resize(3);
+            for (int at = 1; at < 3; ++at) CHECK(cudaStreamCreateWithFlags(&streams[at], at == 1 ? cudaStreamNonBlocking : 0));
+        }
+        return streams;
+    };
     for (int step = 0; step < 400 || !is_over(); ++step) {
+        int device = step < 20 ? 0 : int(below(devices)), other = step < 20 ? 0 : int(below(devices));
+        cudaStream_t others = streams_of(other)[below(3)];
+        std::vector<cudaStream_t> &streams = streams_of(device);
         if (ranges.size() < 4) {
             // From a few pages to some MiB.
-            size_t count = 16385 + below(size_t(20000) << below(7));
+            size_t count = below(4) ? 16385 + below(size_t(20000) << below(7)) : 1 + below(200);
             Range range = {nullptr, std::vector<unsigned>(count)};
             CHECK(cudaMallocManaged(&range.values, count * 4));
             ranges.push_back(range);
@@ -49,14 +77,32 @@ int main(int, char **argv) {
         Range &range = ranges[which];
         size_t count = range.want.size(), from = below(count), length = 1 + below(count - from);
         cudaStream_t stream = streams[below(3)];
-        switch (below(9)) {
-        case 0: case 1: {
-            unsigned summand = random();
-            add<<<unsigned((length + 127) / 128), 128, 0, stream>>>(range.values + from, length, summand);
-            CHECK(cudaGetLastError());
-            for (size_t at = from; at < from + length; ++at) range.want[at] += summand;
+        switch (below(11)) {
+        case 0: case 1:
+            range.add_to(from, length, random(), stream);
+            break;
+        case 9: {
+            // In the order of an event.
+            cudaEvent_t event;
+            CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+            range.add_to(from, length, random(), stream);
+            CHECK(cudaEventRecord(event, stream));
+            CHECK(cudaSetDevice(other));
+            CHECK(cudaStreamWaitEvent(others, event, 0));
+            range.add_to(from / 2, length, random(), others);
+            CHECK(cudaStreamSynchronize(others));
+            CHECK(cudaEventDestroy(event));
+            CHECK(cudaSetDevice(device));
             break;
         }
+        case 10:
+            // At the same time, but not the same values.
+            range.add_to(0, from, random(), stream);
+            CHECK(cudaSetDevice(other));
+            range.add_to(from, length, random(), others);
+            CHECK(cudaStreamSynchronize(others));
+            CHECK(cudaSetDevice(device));
+            break;
         case 2:
             for (size_t touch = 0; touch < 50; ++touch) {
                 size_t at = below(count);
@@ -81,7 +127,7 @@ int main(int, char **argv) {
             if (std::memcmp(buffer.data(), range.want.data() + from, length * 4)) { std::printf("a copy differs in step %d\\n", step); return 1; }
             break;
         case 7:
-            CHECK(cudaMemPrefetchAsync(range.values + from, length * 4, cudaMemLocation{below(2) ? cudaMemLocationTypeDevice : cudaMemLocationTypeHost, 0}, 0, stream));
+            CHECK(cudaMemPrefetchAsync(range.values + from, length * 4, cudaMemLocation{below(2) ? cudaMemLocationTypeDevice : cudaMemLocationTypeHost, other}, 0, stream));
             break;
         case 8:
             if (below(4) == 0) {
@@ -91,9 +137,100 @@ int main(int, char **argv) {
             break;
         }
         CHECK(below(2) ? cudaDeviceSynchronize() : cudaStreamSynchronize(stream));
+        bool has_used_all = true;
+        for (auto &used : all) has_used_all = has_used_all && !used.empty();
+        if (has_used_all && !has_told) std::fputs("uses all\\n", stderr);
+        has_told = has_told || has_used_all;
     }
     for (Range &range : ranges)
         if (std::memcmp(range.values, range.want.data(), range.want.size() * 4)) { std::puts("differs in the end"); return 1; }
+    std::puts("equal");
+}
+"""
+
+# Kernels of two GPUs and the program use the same variables by name.
+VARIABLES = """
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+#define CHECK(call) do { cudaError_t e = (call); if (e) { std::printf("%s: %s\\n", #call, cudaGetErrorName(e)); std::exit(1); } } while (0)
+constexpr int VALUES = 70001;
+__managed__ int counter = 5;
+__managed__ float values[VALUES] = {1, 2};
+__managed__ int *shared;
+__global__ void work(int by, int from, int to) {
+    int at = from + blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < to) values[at] += by;
+    if (at == from) { counter += by; shared[by] += counter; }
+}
+__global__ void set(float *at) { *at = 9; }
+static float want[VALUES] = {1, 2};
+static int count = 5, seen[10];
+static void launch(int device, int by, int from, int to, cudaStream_t stream) {
+    CHECK(cudaSetDevice(device));
+    work<<<(to - from + 255) / 256, 256, 0, stream>>>(by, from, to);
+    CHECK(cudaGetLastError());
+    for (int at = from; at < to; ++at) want[at] += by;
+    count += by;
+    seen[by] += count;
+}
+static void check(const char *what) {
+    for (int at = 0; at < VALUES; ++at) if (values[at] != want[at]) { std::printf("%s: value %d is %f\\n", what, at, values[at]); std::exit(1); }
+    for (int at = 0; at < 10; ++at) if (shared[at] != seen[at]) { std::printf("%s: shared %d is %d\\n", what, at, shared[at]); std::exit(1); }
+    if (counter != count) { std::printf("%s: the counter is %d, not %d\\n", what, counter, count); std::exit(1); }
+}
+int main() {
+    CHECK(cudaMallocManaged(&shared, 40));
+    cudaStream_t streams[2];
+    cudaEvent_t events[2];
+    for (int device = 0; device < 2; ++device) {
+        CHECK(cudaSetDevice(device));
+        CHECK(cudaStreamCreate(&streams[device]));
+        CHECK(cudaEventCreateWithFlags(&events[device], cudaEventDisableTiming));
+    }
+    for (int turn = 0; turn < 6; ++turn) {
+        int device = turn % 2;
+        launch(device, turn + 1, turn, VALUES - turn, streams[device]);
+        CHECK(cudaStreamSynchronize(streams[device]));
+        check("after a wait");
+        values[turn * 100] = want[turn * 100] = 0.5f;
+        counter = count = turn;
+    }
+    // In the order of events.
+    for (int turn = 0; turn < 6; ++turn) {
+        int device = turn % 2;
+        launch(device, 7, 0, VALUES, streams[device]);
+        CHECK(cudaEventRecord(events[device], streams[device]));
+        CHECK(cudaSetDevice(!device));
+        CHECK(cudaStreamWaitEvent(streams[!device], events[device], 0));
+    }
+    CHECK(cudaStreamSynchronize(streams[0]));
+    check("after events");
+    // Each GPU has the variable at another address.
+    CHECK(cudaSetDevice(1));
+    set<<<1, 1>>>(&values[3]);
+    if (cudaGetLastError() != cudaErrorNotSupported) { std::puts("an address of the other GPU is taken"); return 1; }
+    CHECK(cudaSetDevice(0));
+    set<<<1, 1>>>(&values[3]);
+    CHECK(cudaDeviceSynchronize());
+    want[3] = 9;
+    check("after an address");
+    // Symbols of either GPU.
+    for (int device = 0; device < 2; ++device) {
+        int got = 0, put = 30 + device;
+        void *address = nullptr;
+        CHECK(cudaSetDevice(device));
+        CHECK(cudaGetSymbolAddress(&address, values));
+        CHECK(cudaMemcpyFromSymbol(&got, counter, sizeof got));
+        if (got != count || address != values) { std::printf("the symbol of GPU %d is %d at %p\\n", device, got, address); return 1; }
+        CHECK(cudaMemcpyToSymbol(counter, &put, sizeof put));
+        CHECK(cudaDeviceSynchronize());
+        count = put;
+        check("after a copy");
+        launch(!device, 2, 5, 6, streams[!device]);
+        CHECK(cudaDeviceSynchronize());
+        check("on the other GPU");
+    }
     std::puts("equal");
 }
 """
@@ -169,6 +306,8 @@ int main() {
 }
 """
 
+GPUS = "--set=software.devices=2"
+
 
 def can_migrate():
     """Whether this process may handle faults of system calls."""
@@ -200,16 +339,53 @@ class Managed(unittest.TestCase):
                     run = self.run_in(daemon, [program, str(seed)], communicator)
                     self.assertEqual(run.stdout, "equal\n", run.stderr)
 
+    def test_random_work_of_several_gpus(self):
+        with harness.Daemon("--set=software.devices=3") as daemon, compiled(RANDOM, "-std=c++17") as program:
+            for seed in range(9):
+                # In turn on one GPU that the others access, and with a copy on each.
+                migrates = ("true", "false")[seed % 2]
+                with self.subTest(seed=seed):
+                    communicator = ("shm", "unix", "tcp")[seed % 3]
+                    run = self.run_in(daemon, [program, str(seed)], communicator, PARAGPU_MANAGED_MIGRATE=migrates)
+                    self.assertEqual(run.stdout, "equal\n", run.stderr)
+
+    def start(self, command, here, communicator="shm", **settings):
+        """A program that works until its input is closed. It tells when it has used all GPUs."""
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        environment = here.guest_environment(communicator) | settings
+        return end_with(self, subprocess.Popen(command, env=environment, text=True, **pipes))
+
     def test_random_work_while_the_session_moves(self):
         with harness.Daemon() as here, harness.Daemon() as there, compiled(RANDOM, "-std=c++17") as program:
-            environment = here.guest_environment("shm")
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            guest = end_with(self, subprocess.Popen([program, "7"], env=environment, text=True, **pipes))
+            guest = self.start([program, "7"], here)
             eventually(here.sessions, "the program has a session")
             for source, target in [(here, there), (there, here)] * 3:
                 moved(self, source, target)
             guest.stdin.close()
             self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
+
+    def test_a_process_that_uses_one_of_several_gpus_moves_alone(self):
+        with harness.Daemon(GPUS) as here, harness.Daemon(GPUS) as there, compiled(RANDOM, "-std=c++17") as program:
+            guest = self.start([program, "7", "1"], here)
+            self.assertEqual(guest.stderr.readline(), "uses all\n")
+            eventually(lambda: len(here.sessions()) == 1, "only the session is left")
+            moved(self, here, there)
+            guest.stdin.close()
+            self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
+
+    def test_random_work_of_several_gpus_while_they_move(self):
+        with harness.Daemon(GPUS) as here, harness.Daemon(GPUS) as there, compiled(RANDOM, "-std=c++17") as program:
+            for communicator, migrates in itertools.product(harness.HOST_COMMUNICATORS, ("true", "false")):
+                with self.subTest(communicator, migrates=migrates):
+                    guest = self.start([program, "7"], here, communicator, PARAGPU_MANAGED_MIGRATE=migrates)
+                    self.assertEqual(guest.stderr.readline(), "uses all\n")
+                    for source, target in [(here, there), (there, here)] * 2:
+                        eventually(lambda at=source: len(at.sessions()) == 2, "it uses both GPUs")
+                        vm = source.sessions()[0]["vm"]
+                        code, report, errors = migrate(source, "--vm", vm, "--to", f"unix://{target.socket}")
+                        self.assertEqual(code, 0, f"{report} {errors}\n{source.log()}\n{target.log()}")
+                    guest.stdin.close()
+                    self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
 
     def test_kernel_and_program_answer_each_other(self):
         with harness.Daemon() as daemon, compiled(TALK) as program:
@@ -229,8 +405,15 @@ class Managed(unittest.TestCase):
             run = self.run_in(daemon, [program])
             self.assertEqual(run.stdout, "cudaSuccess cudaErrorMemoryAllocation\ncudaSuccess\n", run.stderr)
 
-    def test_several_gpus_share_pinned_memory(self):
-        with harness.Daemon("--set=software.devices=2") as daemon:
+    def test_variables_have_one_value_on_several_gpus(self):
+        with harness.Daemon(GPUS) as daemon, compiled(VARIABLES) as program:
+            for communicator, migrates in itertools.product(harness.HOST_COMMUNICATORS, ("true", "false")):
+                with self.subTest(communicator, migrates=migrates):
+                    run = self.run_in(daemon, [program], communicator, PARAGPU_MANAGED_MIGRATE=migrates)
+                    self.assertEqual(run.stdout, "equal\n", run.stderr)
+
+    def test_results_with_several_gpus_are_the_same(self):
+        with harness.Daemon(GPUS) as daemon:
             run = daemon.run("managedMemory", "shm")
             self.assertEqual(run.code, 0, run.output + run.errors)
 

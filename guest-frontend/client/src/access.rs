@@ -65,12 +65,16 @@ impl Access {
     }
 
     /// The address that a graph node may use for a range at each launch. `None` for
-    /// program memory that the device cannot access.
+    /// program memory that the device cannot access. Managed memory stays with the program
+    /// until the launch.
     ///
     /// # Errors
     /// `INVALID_VALUE` for other memory that is not allocated.
     pub(crate) fn name(&self, address: u64, size: u64, is_host: bool) -> Result<Option<u64>> {
-        match self.reach(address, size)? {
+        if self.shadows.managed().holds(address, size) {
+            return Ok(Some(address));
+        }
+        match self.shadows.reach(address, size) {
             DeviceView::Direct(address) => {
                 self.window.note_known();
                 Ok(Some(address))

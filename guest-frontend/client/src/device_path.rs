@@ -54,11 +54,6 @@ impl DevicePath {
 }
 
 impl DeviceContents for DevicePath {
-    fn is_busy(&self) -> bool {
-        let streams = self.streams.upgrade();
-        streams.is_some_and(|streams| streams.has_work_in_flight())
-    }
-
     fn send(&self, start: u64, host: HostSlice) -> Result<bool> {
         statistics::count_to_device(host.len() as u64);
         if let Some(copies) = self.copies.upgrade()
@@ -83,6 +78,11 @@ impl DeviceContents for DevicePath {
             Some(streams) => streams.finish_own(&self.stream),
             None => Ok(()),
         }
+    }
+
+    fn settle(&self, address: u64) -> Result<()> {
+        // Reads are in order with writes, and like these do not wait behind host functions.
+        self.read(address, &mut [0])
     }
 
     fn send_changes(&self, start: u64, former: &[u8], host: HostSlice) -> Result<()> {

@@ -8,8 +8,9 @@
 //! while work is in flight reaches the other within milliseconds and in no order, and atomic
 //! operations of one side are not atomic for the other.
 //!
-//! Small allocations, such as flags and counters, and all of a process that has several
-//! devices, are pinned memory instead, which both sides access in place.
+//! Other devices of the process access it where it is, on the device of the session that
+//! allocated it. Small allocations, such as flags and counters, are pinned memory instead,
+//! which both sides access in place.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::device_path::DevicePath;
 use crate::error::Result;
 use crate::memory::DeviceMemory;
 use crate::objects::stream::{NON_BLOCKING, Stream};
-use crate::shadow::{ManagedRange, ManagedRanges, watcher};
+use crate::shadow::{DeviceContents as _, ManagedRange, ManagedRanges, watcher};
 use crate::stream::Streams;
 use crate::sys::memory::{PAGE, Pages, Reservation};
 use crate::sys::userfault::{Userfault, Watch};
@@ -35,7 +36,7 @@ pub fn can_migrate() -> bool {
     Userfault::new(Watch::Absent).is_some()
 }
 
-/// The managed memory of a session that migrates.
+/// The managed memory that migrates and is on a session's device.
 #[derive(Debug)]
 pub struct ManagedMemory {
     link: Arc<Link>,
@@ -88,12 +89,12 @@ impl ManagedMemory {
         pages.hide_from_children();
         let device = self.own_stream().and_then(|stream| {
             self.clear(address, length, &stream)?;
-            Ok(DevicePath::new(
-                &self.link,
-                &self.streams,
-                &self.copies,
-                stream,
-            ))
+            let (streams, copies) = (&self.streams, &self.copies);
+            let device = DevicePath::new(&self.link, streams, copies, stream);
+            if self.ranges.are_shared() {
+                device.settle(address)?;
+            }
+            Ok(device)
         });
         match device {
             Ok(device) => {
@@ -144,7 +145,8 @@ impl ManagedMemory {
         self.streams.finish_own(stream)
     }
 
-    /// cuMemFree. Returns false if no such memory begins at the address.
+    /// cuMemFree, once no other session's work may use the memory. Returns false if no such
+    /// memory begins at the address.
     ///
     /// # Errors
     /// As [`Link::check`].
@@ -156,22 +158,33 @@ impl ManagedMemory {
         self.memory.free(address).map(|()| true)
     }
 
+    /// Whether it is an address of memory that migrates.
+    #[must_use]
+    pub fn holds(&self, address: u64) -> bool {
+        self.ranges.holds(address, 1)
+    }
+
     /// The addresses of all allocations.
     #[must_use]
     pub fn all(&self) -> Vec<u64> {
-        self.ranges.addresses()
+        let mut all = self.ranges.addresses();
+        all.retain(|address| self.memory.block(*address).is_some());
+        all
     }
 
-    /// cuMemPrefetchAsync to the device: it gets what the program wrote.
+    /// cuMemPrefetchAsync to a device: the one that has the memory gets what the program
+    /// wrote.
     ///
     /// # Errors
     /// As [`Link::check`].
     pub fn prefetch_to_device(&self, address: u64, size: u64) -> Result<()> {
+        self.expect_program(address, size, false);
         self.ranges.before_use(address, size).map(drop)
     }
 
-    /// cuMemPrefetchAsync to the host: the program's next accesses fetch long runs.
-    pub fn prefetch_to_host(&self, address: u64, size: u64) {
-        self.ranges.want(address, size);
+    /// Records whether the program will access most of a range: its accesses then fetch long
+    /// runs.
+    pub fn expect_program(&self, address: u64, size: u64, is_expected: bool) {
+        self.ranges.want(address, size, is_expected);
     }
 }

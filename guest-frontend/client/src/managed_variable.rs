@@ -5,6 +5,10 @@
 //! ([`crate::shadow`]), but the host has no copy: it reads and writes the variable. So a
 //! move takes nothing but the variable along. CUDA lets the program use managed memory
 //! only while no work is in flight (CONCURRENT_MANAGED_ACCESS is 0).
+//!
+//! If several devices use the module, each has its own variable, at another address. The
+//! program uses the address on one device; the variables of the others are copies of its
+//! memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -68,6 +72,17 @@ impl ManagedVariables {
                 Err(status)
             }
         }
+    }
+
+    /// Makes the variable of another device, at `address` of this one, a copy of the program's
+    /// memory.
+    ///
+    /// # Errors
+    /// As [`Link::check`](crate::connection::Link::check).
+    pub(crate) fn copy(&self, variable: &ManagedVariable, address: u64) -> Result<ManagedVariable> {
+        let contents = self.shadows.read_device(address, variable.range().1)?;
+        let region = self.shadows.add_copy(variable.region(), address, contents);
+        Ok(variable.copy(region))
     }
 
     /// Removes the variable when its module is unloaded.

@@ -311,6 +311,24 @@ impl Modules {
         })
     }
 
+    /// Gives this device a copy of a managed variable that `of`, the same module of another
+    /// session, has.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if the program does not use such a variable there; as [`Link::check`].
+    pub fn copy_managed(&self, module: &Module, name: &str, of: &Module) -> Result<()> {
+        let copied = module.managed(name, || {
+            let info = self.link.call(&ManagedGet {
+                module: module.handle(),
+                name: Text(name),
+            })?;
+            let copy = |variable: &_| self.managed.copy(variable, info.address);
+            of.with_managed(name, copy).ok_or(Status::NOT_FOUND)?
+        });
+        module.keep_global(name, copied?);
+        Ok(())
+    }
+
     /// cuFuncSetAttribute.
     ///
     /// # Errors

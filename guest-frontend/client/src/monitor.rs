@@ -99,7 +99,12 @@ impl Monitor {
     /// # Errors
     /// As [`Link::check`].
     pub fn peer_attributes(&self, owner: &Self) -> Result<[u64; 5]> {
-        peer::attributes(&self.link, &owner.link)
+        self.peer_attributes_to(&owner.link)
+    }
+
+    /// The same, of its access to the device at the other end of a link.
+    pub(crate) fn peer_attributes_to(&self, owner: &Link) -> Result<[u64; 5]> {
+        peer::attributes(&self.link, owner)
     }
 
     /// The use of the device by the VM's sessions.

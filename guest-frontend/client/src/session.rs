@@ -43,6 +43,7 @@ use crate::managed_memory::ManagedMemory;
 use crate::managed_variable::ManagedVariables;
 use crate::memory::DeviceMemory;
 use crate::module::Modules;
+use crate::monitor::Monitor;
 use crate::objects::graph_memory::GraphMemory;
 use crate::objects::stream::Stream;
 use crate::progress::Progress;
@@ -182,6 +183,8 @@ impl Session {
             Arc::clone(&window),
             welcome.session,
         ));
+        let own = Arc::downgrade(&streams);
+        shadows.managed().used_by(own);
         let memory = Arc::new(DeviceMemory::new(
             Arc::clone(&link),
             Arc::clone(&streams),
@@ -367,6 +370,14 @@ impl Session {
     /// Errors of the hosts.
     pub fn peer_attributes(&self, owner: &Self) -> Result<[u64; 5]> {
         self.memory.peer_attributes(&owner.memory)
+    }
+
+    /// The same, of the access of a device without a session to this session's.
+    ///
+    /// # Errors
+    /// Errors of the hosts.
+    pub fn peer_attributes_of(&self, accessing: &Monitor) -> Result<[u64; 5]> {
+        accessing.peer_attributes_to(&self.link)
     }
 
     /// Gives this device access to memory that the program mapped on another, or ends it.

@@ -26,7 +26,7 @@ pub use crate::objects::stream::{NON_BLOCKING, Stream};
 use crate::objects::stream_attributes;
 use crate::objects::user_object::References;
 use crate::progress::Progress;
-use crate::shadow::Shadows;
+use crate::shadow::{Shadows, Work};
 use crate::sys::memory::HostSlice;
 use crate::user_object::{Launches, Retired};
 use crate::window::PinnedWindow;
@@ -181,12 +181,6 @@ impl Streams {
         if idle && self.orphans.posted() <= complete {
             self.progress.finish(posted);
         }
-    }
-
-    /// Whether work is in flight, as far as the guest knows.
-    pub(crate) fn has_work_in_flight(&self) -> bool {
-        self.settle();
-        self.progress.posted() > self.progress.complete()
     }
 
     /// The only stream with work that is not known to be complete, if there is only one.
@@ -534,6 +528,14 @@ impl Streams {
     /// `STREAM_CAPTURE_UNSUPPORTED` while a stream captures.
     pub fn permit_synchronize(&self) -> Result<()> {
         capture::permit_synchronize(self.session)
+    }
+}
+
+impl Work for Streams {
+    /// As far as the guest knows.
+    fn is_in_flight(&self) -> bool {
+        self.settle();
+        self.progress.posted() > self.progress.complete()
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Large allocations migrate between program and device ([`ManagedMemory`]). Others are
 //! pinned memory of the session's window if there is one, otherwise a shadow, coherent at
-//! launches and waits like any pinned memory. Advice, which CUDA defines as a hint, only
-//! changes what cuMemRangeGetAttribute reports; so do prefetches of memory that does not
-//! migrate.
+//! launches and waits like any pinned memory. Advice and prefetches are hints. The host as
+//! preferred location has an effect on memory that migrates; the rest only changes what
+//! cuMemRangeGetAttribute reports.
 //!
 //! [`ManagedMemory`]: paragpu_client::managed_memory::ManagedMemory
 
@@ -54,6 +54,12 @@ impl Location {
     #[must_use]
     pub fn is_device(self) -> bool {
         self.kind == Self::DEVICE
+    }
+
+    /// Whether it is the host or one of its nodes.
+    #[must_use]
+    pub fn is_host(self) -> bool {
+        !self.is_device() && self.kind != Self::INVALID_KIND
     }
 
     /// In the form of attributes older than locations: the device, -1 for the host
@@ -136,19 +142,19 @@ fn note(address: u64, size: u64, variable_of: Option<u32>, preferred: Location) 
 /// Removes the allocation that begins at an address. Returns false if there is none.
 #[must_use]
 pub fn remove(address: u64) -> bool {
-    forget(address, false)
+    forget(address, None)
 }
 
-/// Removes the variable at an address.
-pub fn remove_variable(address: u64) {
-    forget(address, true);
+/// Removes the variable at an address, if it is a device's.
+pub fn remove_variable(address: u64, ordinal: u32) {
+    forget(address, Some(ordinal));
 }
 
-fn forget(address: u64, variable: bool) -> bool {
+fn forget(address: u64, variable_of: Option<u32>) -> bool {
     let mut all = ALLOCATIONS.write();
     let known = all
         .get(&address)
-        .is_some_and(|one| one.variable_of.is_some() == variable);
+        .is_some_and(|one| one.variable_of == variable_of);
     known && all.remove(&address).is_some()
 }
 

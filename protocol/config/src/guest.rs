@@ -135,15 +135,15 @@ pub struct Pci {
 #[derive(Debug, Clone, PartialEq, Config, Serialize)]
 #[config(layer_attr(serde(deny_unknown_fields)))]
 pub struct Managed {
-    /// Let it migrate between program and GPU, in processes that see one GPU and may use
-    /// userfaultfd(2) for system calls as well (root, or the sysctl
-    /// vm.unprivileged_userfaultfd = 1, or access to /dev/userfaultfd). Otherwise it is pinned
+    /// Let it migrate between program and GPU, in processes that may use userfaultfd(2) for
+    /// system calls as well (root, or the sysctl vm.unprivileged_userfaultfd = 1, or access to
+    /// /dev/userfaultfd) and whose GPUs have peer access to each other. Otherwise it is pinned
     /// host memory, which the GPU accesses in place: slow if it does so often.
     #[config(default = true)]
     pub migrate: bool,
-    /// Allocations of at most this size stay pinned. Program and GPU may use them at the same
-    /// time, also with atomic operations. Of larger ones, either side sees what the other
-    /// writes meanwhile within milliseconds.
+    /// Allocations of at most this size stay pinned if the process sees one GPU. Program and
+    /// GPU may use them at the same time, also with atomic operations. Of larger ones, either
+    /// side sees what the other writes meanwhile within milliseconds.
     #[config(default = 256, validate = between::<0, { 1 << 40 }>)]
     pub pinned: Size,
 }

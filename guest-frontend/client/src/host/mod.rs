@@ -7,10 +7,12 @@
 //! shared mapping of a file, the host maps the file as well ([`shared_file`]).
 //! Otherwise it gets a shadow. When the session leaves its window, memory in it becomes
 //! such a shadow: [`leave_window`]. Memory of pools is freed in a stream's order:
-//! [`pooled`].
+//! [`pooled`]. Kernels of other devices cannot access any of this, except
+//! [`of_all_devices`].
 
 mod adopted;
 mod leave_window;
+mod of_all_devices;
 mod pooled;
 mod registered;
 mod shared_file;
@@ -46,6 +48,8 @@ fn whole_pages(size: u64) -> Result<u64> {
     }
 }
 
+/// CU_MEMHOSTALLOC_PORTABLE.
+const PORTABLE: u32 = 1;
 /// CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_DEVICEMAP.
 const DEVICEMAP: u32 = 2;
 

@@ -4,13 +4,12 @@
 
 use paragpu_protocol::status::Status;
 
-use super::{Backing, DEVICEMAP, HostMemory, Pinned, whole_pages};
+use super::{Backing, DEVICEMAP, HostMemory, PORTABLE, Pinned, whole_pages};
 use crate::error::Result;
 use crate::freed_blocks::{Block, BlockRequest};
 use crate::objects::stream::Stream;
 
-/// CU_MEMHOSTALLOC_PORTABLE and _DEVICEMAP.
-const REACHED_BY_ALL: u32 = 1 | DEVICEMAP;
+const REACHED_BY_ALL: u32 = PORTABLE | DEVICEMAP;
 /// Maximum bytes kept.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
 /// Maximum blocks kept.

@@ -160,7 +160,16 @@ impl Module {
         Ok(range)
     }
 
-    /// First addresses of its managed variables.
+    /// What `with` makes of the managed variable of this name, if it is known.
+    pub(crate) fn with_managed<R>(
+        &self,
+        name: &str,
+        with: impl FnOnce(&ManagedVariable) -> R,
+    ) -> Option<R> {
+        self.managed.lock().get(name).map(with)
+    }
+
+    /// The program's first addresses of its managed variables.
     #[must_use]
     pub fn managed_addresses(&self) -> Vec<u64> {
         let managed = self.managed.lock();

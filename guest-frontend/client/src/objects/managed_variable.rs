@@ -18,16 +18,18 @@ pub(crate) struct PageRun {
 #[derive(Debug)]
 pub(crate) struct ManagedVariable {
     region: Arc<Region>,
-    _runs: Vec<Arc<PageRun>>,
+    runs: Vec<Arc<PageRun>>,
 }
 
 impl ManagedVariable {
     /// A variable whose bytes are in `runs`.
     pub(crate) fn new(region: Arc<Region>, runs: Vec<Arc<PageRun>>) -> Self {
-        Self {
-            region,
-            _runs: runs,
-        }
+        Self { region, runs }
+    }
+
+    /// The copy of another device, which `region` synchronizes.
+    pub(crate) fn copy(&self, region: Arc<Region>) -> Self {
+        Self::new(region, self.runs.clone())
     }
 
     /// Synchronizes program and device.
@@ -35,8 +37,8 @@ impl ManagedVariable {
         &self.region
     }
 
-    /// First address and bytes.
+    /// The program's first address and bytes.
     pub(crate) fn range(&self) -> (u64, u64) {
-        self.region.on_wire()
+        self.region.in_program()
     }
 }

@@ -1,14 +1,17 @@
-//! The managed memory of a session that migrates, and the thread that serves the
+//! The managed memory of the process that migrates, and the thread that serves the
 //! program's accesses to it.
+//!
+//! It belongs to the process and not to one session, because kernels of all its devices use
+//! it: whichever of them gets work, the pages go back to the device that has the memory.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::managed_range::{ManagedRange, Presence};
+use super::managed_range::{ManagedRange, Presence, Work};
 use crate::error::Result;
 use crate::sys::memory;
 use crate::sys::process::spawn;
@@ -22,7 +25,7 @@ const MAX_LOAN: Duration = Duration::from_millis(16);
 
 const PAGE: u64 = memory::PAGE as u64;
 
-/// The ranges of one session.
+/// The ranges of all sessions.
 #[derive(Debug, Default)]
 pub(crate) struct ManagedRanges {
     presence: Arc<Presence>,
@@ -33,16 +36,26 @@ pub(crate) struct ManagedRanges {
 }
 
 impl ManagedRanges {
+    /// Those of the process.
+    pub(crate) fn of_process() -> Arc<Self> {
+        static ALL: LazyLock<Arc<ManagedRanges>> = LazyLock::new(Arc::default);
+        Arc::clone(&ALL)
+    }
+
+    /// Records a session whose work may use them.
+    pub(crate) fn used_by(&self, session: Weak<dyn Work>) {
+        self.presence.used_by(session);
+    }
+
+    /// Whether several sessions may use them.
+    pub(crate) fn are_shared(&self) -> bool {
+        self.presence.is_shared()
+    }
+
     /// Adds a range, and returns its address.
-    pub(crate) fn add(self: &Arc<Self>, range: ManagedRange) -> u64 {
+    pub(crate) fn add(&self, range: ManagedRange) -> u64 {
         let range = range.counted_in(&self.presence);
         let address = range.address();
-        let mut sessions = SESSIONS.write();
-        sessions.retain(|known| known.strong_count() > 0);
-        let own = Arc::downgrade(self);
-        if !sessions.iter().any(|known| known.ptr_eq(&own)) {
-            sessions.push(own);
-        }
         self.ranges.write().insert(address, range);
         self.count.fetch_add(1, Ordering::Release);
         address
@@ -70,6 +83,11 @@ impl ManagedRanges {
         let ranges = self.ranges.read();
         let (_, range) = ranges.range(..=address).next_back()?;
         range.holds(address, size).then(|| Arc::clone(range))
+    }
+
+    /// Whether all of an address range is in managed memory that migrates.
+    pub(crate) fn holds(&self, address: u64, size: u64) -> bool {
+        self.find(address, size).is_some()
     }
 
     /// Gives the device what the program wrote, and takes all pages away. A thread that
@@ -115,7 +133,7 @@ impl ManagedRanges {
 
     /// After work was posted that writes to a range.
     pub(super) fn after_write(&self, address: u64, size: u64) {
-        if self.find(address, size).is_some() {
+        if self.holds(address, size) {
             self.after_work();
         }
     }
@@ -130,16 +148,31 @@ impl ManagedRanges {
         Ok(())
     }
 
-    /// The program will access a range.
-    pub(crate) fn want(&self, address: u64, size: u64) {
+    /// Takes pages back whose loan is over. Returns when the next loan ends.
+    fn after_loans(&self, loan: &mut Duration, ends: Option<Instant>) -> Option<Instant> {
+        if !self.presence.is_lent() {
+            *loan = LOAN;
+            return None;
+        }
+        let Some(end) = ends else {
+            return Some(Instant::now() + *loan);
+        };
+        if Instant::now() < end {
+            return Some(end);
+        }
+        // If the session is lost, the program learns it from its next call.
+        let _ = self.after_wait();
+        *loan = (*loan * 2).min(MAX_LOAN);
+        None
+    }
+
+    /// Records whether the program will access most of a range.
+    pub(crate) fn want(&self, address: u64, size: u64, is_wanted: bool) {
         if let Some(range) = self.find(address, size) {
-            range.want(address, size);
+            range.want(address, size, is_wanted);
         }
     }
 }
-
-/// The sessions that have had managed memory.
-static SESSIONS: RwLock<Vec<Weak<ManagedRanges>>> = RwLock::new(Vec::new());
 
 /// Reports accesses to managed memory to the thread that serves them. `None` if the process
 /// may not use userfaultfd(2) for system calls as well.
@@ -153,13 +186,10 @@ pub(crate) fn watcher() -> Option<Arc<Userfault>> {
     watcher.clone()
 }
 
-fn sessions() -> Vec<Arc<ManagedRanges>> {
-    SESSIONS.read().iter().filter_map(Weak::upgrade).collect()
-}
-
 /// Serves accesses for as long as the process lives. This thread must not access managed
 /// memory that is not present, nor wait for a thread that does.
 fn serve(faults: &Userfault) {
+    let all = ManagedRanges::of_process();
     let mut loan = LOAN;
     let mut ends: Option<Instant> = None;
     loop {
@@ -167,40 +197,14 @@ fn serve(faults: &Userfault) {
         // Rounded up: poll(2) takes whole milliseconds.
         let left = left.map(|left| left + Duration::from_micros(999));
         for fault in faults.faults(left) {
-            let found = sessions()
-                .iter()
-                .find_map(|session| session.find(fault.address, 1));
-            match found {
+            match all.find(fault.address, 1) {
                 Some(range) => range.serve(fault),
                 // Freed meanwhile. The access ends as one to memory that is not mapped.
                 None => faults.wake(fault.address / PAGE * PAGE, PAGE),
             }
         }
-        ends = after_loans(&mut loan, ends);
+        ends = all.after_loans(&mut loan, ends);
     }
-}
-
-/// Takes pages back whose loan is over. Returns when the next loan ends.
-fn after_loans(loan: &mut Duration, ends: Option<Instant>) -> Option<Instant> {
-    let sessions = sessions();
-    let lending = sessions.iter().filter(|session| session.presence.is_lent());
-    let lending: Vec<_> = lending.collect();
-    if lending.is_empty() {
-        *loan = LOAN;
-        return None;
-    }
-    let Some(end) = ends else {
-        return Some(Instant::now() + *loan);
-    };
-    if Instant::now() < end {
-        return Some(end);
-    }
-    for session in lending {
-        // If the session is lost, the program learns it from its next call.
-        let _ = session.after_wait();
-    }
-    *loan = (*loan * 2).min(MAX_LOAN);
-    None
 }
 
 #[cfg(test)]
@@ -215,48 +219,71 @@ mod tests {
 
     const LENGTH: usize = 700 << 10;
 
-    /// Device memory.
-    #[derive(Debug)]
-    struct Device {
-        start: u64,
-        bytes: Mutex<Vec<u8>>,
+    /// Held by each test: the ranges belong to the process, and so does work in flight.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    /// A session: what it has sent and its host has not executed yet, by device address.
+    #[derive(Debug, Default)]
+    struct Session {
+        sent: Mutex<Vec<(u64, Vec<u8>)>>,
+        memory: Mutex<BTreeMap<u64, Vec<u8>>>,
+        /// Bytes of each fetch.
+        fetched: Mutex<Vec<usize>>,
         is_busy: AtomicBool,
     }
 
-    /// What a range knows of it.
-    #[derive(Debug)]
-    struct Contents(Arc<Device>);
-
-    impl Contents {
-        fn at(&self, start: u64) -> usize {
-            usize::try_from(start - self.0.start).unwrap()
+    impl Work for Session {
+        fn is_in_flight(&self) -> bool {
+            self.is_busy.load(Ordering::Relaxed)
         }
     }
 
-    impl DeviceContents for Contents {
-        fn is_busy(&self) -> bool {
-            self.0.is_busy.load(Ordering::Relaxed)
+    impl Session {
+        /// Executes what was sent.
+        fn execute(&self) {
+            for (start, bytes) in self.sent.lock().drain(..) {
+                self.with(start, bytes.len(), |memory| memory.copy_from_slice(&bytes));
+            }
         }
 
+        /// Device memory at an address, which all devices can access.
+        fn with<R>(&self, start: u64, size: usize, with: impl FnOnce(&mut [u8]) -> R) -> R {
+            let mut memory = self.memory.lock();
+            let (first, bytes) = memory.range_mut(..=start).next_back().unwrap();
+            let at = usize::try_from(start - first).unwrap();
+            with(&mut bytes[at..at + size])
+        }
+    }
+
+    /// What a range knows of the session that has it.
+    #[derive(Debug)]
+    struct Contents(Arc<Session>);
+
+    impl DeviceContents for Contents {
         fn send(&self, start: u64, host: HostSlice) -> Result<bool> {
-            let at = self.at(start);
-            self.0.bytes.lock()[at..at + host.len()].copy_from_slice(host.as_ref());
+            self.0.sent.lock().push((start, host.as_ref().to_vec()));
             Ok(false)
         }
 
         fn finish(&self) -> Result<()> {
+            self.0.execute();
             Ok(())
         }
 
+        fn settle(&self, _: u64) -> Result<()> {
+            self.finish()
+        }
+
         fn send_changes(&self, start: u64, former: &[u8], host: HostSlice) -> Result<()> {
-            let at = self.at(start);
-            let mut bytes = self.0.bytes.lock();
-            let now = former.iter().zip(host.as_ref());
-            for (byte, (former, now)) in bytes[at..].iter_mut().zip(now) {
-                if former != now {
-                    *byte = *now;
+            self.0.execute();
+            self.0.with(start, host.len(), |bytes| {
+                let now = former.iter().zip(host.as_ref());
+                for (byte, (former, now)) in bytes.iter_mut().zip(now) {
+                    if former != now {
+                        *byte = *now;
+                    }
                 }
-            }
+            });
             Ok(())
         }
 
@@ -267,15 +294,28 @@ mod tests {
             _in_flight: bool,
             take: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
         ) -> Result<()> {
-            let at = self.at(start);
-            let bytes = self.0.bytes.lock()[at..at + size].to_vec();
+            self.0.execute();
+            self.0.fetched.lock().push(size);
+            let bytes = self.0.with(start, size, |bytes| bytes.to_vec());
             take(0, &bytes)
         }
     }
 
-    /// A session with one range, the program's view of it, and the device. `None` without
-    /// the privilege.
-    fn range() -> Option<(Arc<ManagedRanges>, HostSlice, Arc<Device>)> {
+    /// A range, as the program sees it.
+    struct Seen {
+        start: u64,
+        program: HostSlice,
+    }
+
+    fn session() -> Arc<Session> {
+        let session = Arc::<Session>::default();
+        let own = Arc::downgrade(&session);
+        ManagedRanges::of_process().used_by(own);
+        session
+    }
+
+    /// A range in the memory of a session's device. `None` without the privilege.
+    fn range(home: &Arc<Session>) -> Option<Seen> {
         use std::sync::atomic::AtomicU64;
         // Addresses that nothing else uses.
         static NEXT: AtomicU64 = AtomicU64::new(0x6100_0000_0000);
@@ -284,81 +324,126 @@ mod tests {
         let pages = Pages::new(start, LENGTH as u64).unwrap();
         assert!(faults.watch(start, LENGTH as u64));
         let program = pages.bytes();
-        let device = Arc::new(Device {
-            start,
-            bytes: Mutex::new(vec![0; LENGTH]),
-            is_busy: AtomicBool::new(false),
-        });
-        let ranges = Arc::<ManagedRanges>::default();
-        let contents = Box::new(Contents(Arc::clone(&device)));
-        ranges.add(ManagedRange::new(pages, faults, contents));
-        Some((ranges, program, device))
+        home.memory.lock().insert(start, vec![0; LENGTH]);
+        let contents = Box::new(Contents(Arc::clone(home)));
+        ManagedRanges::of_process().add(ManagedRange::new(pages, faults, contents));
+        Some(Seen { start, program })
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20))]
-        /// Before work the device has what the program wrote, and afterwards the program
-        /// sees what the device wrote.
+        /// Before work of any device it finds what the program and other devices wrote, and
+        /// afterwards the program sees what the device wrote, wherever the memory is.
         #[test]
-        fn each_side_sees_what_the_other_wrote(
-            steps in prop::collection::vec((0_u8..5, 0..LENGTH - 8, any::<[u8; 8]>()), 1..200),
+        fn each_side_sees_what_the_others_wrote(
+            devices in 1_usize..4,
+            steps in prop::collection::vec(
+                (0_u8..5, 0_usize..3, 0_usize..3, 0..LENGTH - 8, any::<[u8; 8]>()), 1..200),
         ) {
-            let Some((ranges, program, device)) = range() else {
+            let _alone = ALONE.lock();
+            let ranges = ManagedRanges::of_process();
+            let sessions: Vec<_> = (0..devices).map(|_| session()).collect();
+            let seen: Option<Vec<_>> = sessions.iter().map(range).collect();
+            let Some(seen) = seen else {
                 return Ok(());
             };
-            let mut want = vec![0; LENGTH];
-            for (what, at, bytes) in steps {
+            let mut want = vec![vec![0; LENGTH]; devices];
+            for (what, which, by, at, bytes) in steps {
+                let (which, by) = (which % devices, by % devices);
+                let (home, by) = (&sessions[which], &sessions[by]);
+                let (Seen { start, program }, want_here) = (&seen[which], &mut want[which]);
                 match what {
                     0 => {
                         program.overwrite(at, bytes);
-                        want[at..at + 8].copy_from_slice(&bytes);
+                        want_here[at..at + 8].copy_from_slice(&bytes);
                     }
-                    1 => prop_assert_eq!(program.part(at, 8), &want[at..at + 8]),
+                    1 => prop_assert_eq!(program.part(at, 8), &want_here[at..at + 8]),
                     2 => {
                         let end = (at + 300_000).min(LENGTH);
-                        prop_assert_eq!(program.part(at, end - at), &want[at..end]);
+                        prop_assert_eq!(program.part(at, end - at), &want_here[at..end]);
                     }
                     3 => {
-                        // A copy of the device, which needs only its part.
-                        ranges.before_use(device.start + at as u64, 8).unwrap();
-                        let mut memory = device.bytes.lock();
-                        prop_assert_eq!(&memory[at..at + 8], &want[at..at + 8]);
-                        memory[at..at + 8].copy_from_slice(&bytes);
-                        want[at..at + 8].copy_from_slice(&bytes);
+                        // A copy of a device, which needs only its part.
+                        ranges.before_use(start + at as u64, 8).unwrap();
+                        by.execute();
+                        let found = home.with(start + at as u64, 8, |memory| {
+                            let found = memory.to_vec();
+                            memory.copy_from_slice(&bytes);
+                            found
+                        });
+                        prop_assert_eq!(&found, &want_here[at..at + 8]);
+                        want_here[at..at + 8].copy_from_slice(&bytes);
                     }
                     _ => {
                         ranges.before_work().unwrap();
-                        let mut memory = device.bytes.lock();
-                        prop_assert!(*memory == want);
-                        memory[at..at + 8].copy_from_slice(&bytes);
-                        want[at..at + 8].copy_from_slice(&bytes);
+                        by.execute();
+                        for ((home, seen), want) in sessions.iter().zip(&seen).zip(&want) {
+                            prop_assert!(home.with(seen.start, LENGTH, |memory| memory == want));
+                        }
+                        let here = start + at as u64;
+                        home.with(here, 8, |memory| memory.copy_from_slice(&bytes));
+                        want[which][at..at + 8].copy_from_slice(&bytes);
                     }
                 }
             }
-            ranges.remove(device.start);
+            for seen in seen {
+                ranges.remove(seen.start);
+            }
         }
     }
 
     #[test]
     fn both_may_write_next_to_each_other_while_work_is_in_flight() {
-        let Some((ranges, program, device)) = range() else {
+        let _alone = ALONE.lock();
+        let ranges = ManagedRanges::of_process();
+        let (home, other) = (session(), session());
+        let Some(Seen { start, program }) = range(&home) else {
             return;
         };
-        program.overwrite(0, 1_u64.to_ne_bytes());
-        ranges.before_work().unwrap();
-        device.is_busy.store(true, Ordering::Relaxed);
-        // The program's page comes from the device, and then both write.
-        program.overwrite(8, 2_u64.to_ne_bytes());
-        device.bytes.lock()[16..24].copy_from_slice(&3_u64.to_ne_bytes());
-        device.is_busy.store(false, Ordering::Relaxed);
-        ranges.after_wait().unwrap();
-        let all: Vec<u8> = [1_u64, 2, 3]
-            .into_iter()
-            .flat_map(u64::to_ne_bytes)
-            .collect();
-        assert_eq!(program.part(0, 24), all);
-        ranges.before_work().unwrap();
-        assert_eq!(device.bytes.lock()[..24], all);
-        ranges.remove(device.start);
+        for busy in [&home, &other] {
+            program.overwrite(0, 1_u64.to_ne_bytes());
+            ranges.before_work().unwrap();
+            busy.is_busy.store(true, Ordering::Relaxed);
+            // The program's page comes from the device, and then both write.
+            program.overwrite(8, 2_u64.to_ne_bytes());
+            home.with(start + 16, 8, |memory| {
+                memory.copy_from_slice(&3_u64.to_ne_bytes())
+            });
+            busy.is_busy.store(false, Ordering::Relaxed);
+            ranges.after_wait().unwrap();
+            let all: Vec<u8> = [1_u64, 2, 3]
+                .into_iter()
+                .flat_map(u64::to_ne_bytes)
+                .collect();
+            assert_eq!(program.part(0, 24), all);
+            ranges.before_work().unwrap();
+            assert!(home.with(start, 24, |memory| memory == all));
+            program.overwrite(0, [0; 24]);
+        }
+        ranges.remove(start);
+    }
+
+    #[test]
+    fn an_access_fetches_a_long_run_where_the_program_is_expected() {
+        const UNIT: usize = 64 << 10;
+        let _alone = ALONE.lock();
+        let ranges = ManagedRanges::of_process();
+        let home = session();
+        let Some(Seen { start, program }) = range(&home) else {
+            return;
+        };
+        let fetched = |at| {
+            ranges.before_work().unwrap();
+            assert_eq!(program.part(at, 1), [0]);
+            std::mem::take(&mut *home.fetched.lock())
+        };
+        // Accesses that are not one run.
+        assert_eq!(fetched(5 * UNIT), [UNIT]);
+        ranges.want(start + 2 * UNIT as u64, 4 * UNIT as u64, true);
+        assert_eq!(fetched(8 * UNIT), [UNIT]);
+        assert_eq!(fetched(3 * UNIT), [LENGTH - 3 * UNIT]);
+        ranges.want(start, LENGTH as u64, false);
+        assert_eq!(fetched(UNIT), [UNIT]);
+        ranges.remove(start);
     }
 }

@@ -20,11 +20,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use paragpu_protocol::status::Status;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
 use crate::parallel::in_parts;
@@ -59,7 +59,13 @@ impl Unit {
     }
 }
 
-/// What all ranges of a session share: checked before any lock is taken.
+/// A session's work, which may use managed memory.
+pub(crate) trait Work: std::fmt::Debug + Send + Sync {
+    /// Whether some is in flight.
+    fn is_in_flight(&self) -> bool;
+}
+
+/// What all ranges share: checked before any lock is taken.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     /// Units of which the program has pages, and ranges that still have zero units.
@@ -70,9 +76,30 @@ pub(super) struct Presence {
     returned: AtomicU64,
     /// The ranges that are counted in `units`.
     ranges: Mutex<Vec<Arc<ManagedRange>>>,
+    /// The sessions.
+    users: RwLock<Vec<Weak<dyn Work>>>,
 }
 
 impl Presence {
+    pub(super) fn used_by(&self, session: Weak<dyn Work>) {
+        let mut users = self.users.write();
+        users.retain(|user| user.strong_count() > 0);
+        users.push(session);
+    }
+
+    /// Whether there are several sessions. Calls of different sessions have no order, so what
+    /// one has sent must be there before another one gets work.
+    pub(super) fn is_shared(&self) -> bool {
+        self.users.read().len() > 1
+    }
+
+    /// Whether work is in flight that may write to managed memory.
+    fn has_work_in_flight(&self) -> bool {
+        let users = self.users.read();
+        let mut users = users.iter().filter_map(Weak::upgrade);
+        users.any(|user| user.is_in_flight())
+    }
+
     pub(super) fn is_none(&self) -> bool {
         self.units.load(Ordering::SeqCst) == 0
     }
@@ -106,15 +133,15 @@ impl Presence {
 
 /// Copies to and from the device. They do not wait for work of the program.
 pub(crate) trait DeviceContents: std::fmt::Debug + Send + Sync {
-    /// Whether work is in flight that may write to managed memory.
-    fn is_busy(&self) -> bool;
-
-    /// Copies whole units to the device. The copy is complete when the next call of the
-    /// program is executed or, if this returns true, after [`finish`](Self::finish).
+    /// Copies whole units to the device. The copy is complete when the session's next call is
+    /// executed or, if this returns true, after [`finish`](Self::finish).
     fn send(&self, start: u64, host: HostSlice) -> Result<bool>;
 
     /// Waits for such copies.
     fn finish(&self) -> Result<()>;
+
+    /// Waits until the session's calls are executed that sent something to an address.
+    fn settle(&self, address: u64) -> Result<()>;
 
     /// Copies only the bytes that differ: the device may have written others.
     fn send_changes(&self, start: u64, former: &[u8], host: HostSlice) -> Result<()>;
@@ -159,8 +186,8 @@ struct State {
     /// For some threads' runs of accesses, newest last: the unit after the run, and the
     /// number of units that its last access fetched.
     runs: VecDeque<(usize, usize)>,
-    /// Prefetched to the host: fetched in long runs.
-    wanted: Range<usize>,
+    /// Of which units the program will access most, so that they are fetched in long runs.
+    wanted: Vec<bool>,
 }
 
 impl ManagedRange {
@@ -172,6 +199,7 @@ impl ManagedRange {
         device: Box<dyn DeviceContents>,
     ) -> Self {
         let (address, length) = (pages.address(), pages.bytes().len());
+        let count = length.div_ceil(UNIT);
         Self {
             address,
             length,
@@ -180,13 +208,13 @@ impl ManagedRange {
             presence: Arc::default(),
             state: Mutex::new(State {
                 pages: Some(pages),
-                units: vec![Unit::Zero; length.div_ceil(UNIT)],
+                units: vec![Unit::Zero; count],
                 touched: 0..0,
                 has_zeros: true,
                 is_listed: false,
                 former: HashMap::new(),
                 runs: VecDeque::with_capacity(RUNS),
-                wanted: 0..0,
+                wanted: vec![false; count],
             }),
         }
     }
@@ -246,9 +274,12 @@ impl ManagedRange {
             .fetch_sub(present + zeros, Ordering::AcqRel);
     }
 
-    /// Records that the program will access a range soon (cudaMemPrefetchAsync).
-    pub(super) fn want(&self, address: u64, size: u64) {
-        self.state.lock().wanted = self.units(address, size);
+    /// Records whether the program will access most of a range.
+    pub(super) fn want(&self, address: u64, size: u64, is_wanted: bool) {
+        let units = self.units(address, size);
+        let mut state = self.state.lock();
+        let wanted = state.wanted.get_mut(units).unwrap_or_default();
+        wanted.fill(is_wanted);
     }
 
     /// Sends the program's changes in all of it, and takes the pages away. It is no longer
@@ -302,8 +333,11 @@ impl ManagedRange {
             in_bulk |= self.send(pages, &run, former)?;
             at = run.end;
         }
+        let has_sent = at > within.start;
         if in_bulk {
             self.device.finish()?;
+        } else if has_sent && self.presence.is_shared() {
+            self.device.settle(self.address)?;
         }
         at = within.start;
         while let Some(run) = run_of(units, at..within.end, Unit::is_present) {
@@ -401,9 +435,9 @@ impl ManagedRange {
             None if like == Unit::Zero => 4,
             None => 1,
         };
-        let window = match state.wanted.contains(&unit) {
-            true => MOST,
-            false => window.min(MOST),
+        let window = match state.wanted.get(unit) {
+            Some(true) => MOST,
+            _ => window.min(MOST),
         };
         let limit = (unit + window).min(state.units.len());
         let run = run_of(&state.units, unit..limit, |other| other == like);
@@ -418,7 +452,7 @@ impl ManagedRange {
     /// Provides absent units from `unit` on.
     fn provide(&self, state: &mut State, unit: usize, found: Unit, is_write: bool) -> Result<()> {
         // Asked before the device is read: work that is complete now has written all.
-        let in_flight = self.device.is_busy();
+        let in_flight = self.presence.has_work_in_flight();
         let run = match in_flight {
             true => unit..unit + 1,
             false => self.ahead(state, unit, found),
@@ -457,7 +491,7 @@ impl ManagedRange {
             false => state.touched.start.min(run.start)..state.touched.end.max(run.end),
         };
         // Work may have been posted meanwhile, before these pages could be found.
-        if !in_flight && self.device.is_busy() {
+        if !in_flight && self.presence.has_work_in_flight() {
             self.presence.lend();
         }
         Ok(())
@@ -465,7 +499,7 @@ impl ManagedRange {
 
     /// Lets the program write to units from `unit` on, which it has.
     fn permit_writes(&self, state: &mut State, unit: usize) {
-        let in_flight = self.device.is_busy();
+        let in_flight = self.presence.has_work_in_flight();
         let run = match in_flight {
             true => unit..unit + 1,
             false => self.ahead(state, unit, Unit::Both),

@@ -28,15 +28,18 @@ pub(crate) mod region;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::ShadowRead;
 use parking_lot::RwLock;
 
-use crate::connection::{LOST, Link};
+use crate::connection::{LOST, Link, report_once};
 use crate::error::Result;
 use crate::progress::Progress;
 use crate::shared_file::SharedFiles;
+use crate::sys::memory::HostRows;
 use crate::window::PinnedWindow;
 pub(crate) use managed::{ManagedRanges, watcher};
-pub(crate) use managed_range::{DeviceContents, ManagedRange};
+pub(crate) use managed_range::{DeviceContents, ManagedRange, Work};
 pub(crate) use region::Region;
 
 /// How the device accesses an address of the program.
@@ -66,7 +69,7 @@ pub(crate) struct Shadows {
     progress: Arc<Progress>,
     window: Arc<PinnedWindow>,
     files: SharedFiles,
-    /// Managed memory that migrates, which is synchronized at the same times.
+    /// Managed memory that migrates, of all sessions, which is synchronized at the same times.
     managed: Arc<ManagedRanges>,
     regions: RwLock<Vec<Arc<Region>>>,
     /// The length of `regions`. Checked first, so that sessions without shadows never take
@@ -81,7 +84,7 @@ impl Shadows {
             progress,
             window,
             files: SharedFiles::default(),
-            managed: Arc::default(),
+            managed: ManagedRanges::of_process(),
             regions: RwLock::default(),
             count: AtomicUsize::new(0),
         }
@@ -92,7 +95,7 @@ impl Shadows {
         &self.files
     }
 
-    /// Managed memory that migrates.
+    /// Managed memory that migrates, of all sessions.
     pub(crate) fn managed(&self) -> &Arc<ManagedRanges> {
         &self.managed
     }
@@ -107,6 +110,25 @@ impl Shadows {
         let mut regions = self.regions.write();
         regions.push(region);
         self.count.store(regions.len(), Ordering::Release);
+    }
+
+    /// Adds a shadow, at `device`, of memory that is a shadow of another session as well. The
+    /// program's memory is what they have in common.
+    pub(crate) fn add_copy(&self, of: &Region, device: u64, contents: Vec<u8>) -> Arc<Region> {
+        let region = of.copy_at(device, contents);
+        region.show();
+        self.add(Arc::clone(&region));
+        region
+    }
+
+    /// Reads device memory, behind no work.
+    pub(crate) fn read_device(&self, address: u64, size: u64) -> Result<Vec<u8>> {
+        let length = usize::try_from(size).map_err(|_| Status::OUT_OF_MEMORY)?;
+        let (mut bytes, mut noted) = (vec![0; length], Vec::new());
+        let rows = HostRows::of(&mut bytes, &mut noted);
+        let read = ShadowRead { address, size };
+        self.link.call_with(&read, Some(rows), |()| ())?;
+        Ok(bytes)
     }
 
     /// Removes a shadow. The work that uses it must be complete.
@@ -188,12 +210,15 @@ impl Shadows {
             return Ok(Visible::default());
         }
         let mut visible = Vec::new();
+        let (words, _) = parameters.as_chunks::<8>();
+        let words = words.iter().map(|word| u64::from_le_bytes(*word));
         for region in self.regions.read().iter() {
-            let named = parameters.chunks_exact(8).any(|word| {
-                let word = word.try_into().map_or(0, u64::from_le_bytes);
-                region.holds_device(word, 1)
-            });
-            if named {
+            if words.clone().any(|word| region.is_elsewhere(word)) {
+                let why = "a kernel gets the address of a __managed__ variable of another device";
+                report_once(Status::NOT_SUPPORTED, why);
+                return Err(Status::NOT_SUPPORTED);
+            }
+            if words.clone().any(|word| region.holds_device(word, 1)) {
                 region.show();
             }
             if region.is_visible() {

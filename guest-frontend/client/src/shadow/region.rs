@@ -31,6 +31,8 @@ pub(crate) struct Region {
     length: u64,
     /// Whether kernels can have addresses in it.
     is_for_kernels: bool,
+    /// Whether another session has a shadow of the memory as well.
+    is_copy: bool,
     visible: AtomicBool,
     state: Mutex<State>,
 }
@@ -60,7 +62,17 @@ pub(super) fn have_writers() -> bool {
 
 impl Region {
     pub(crate) fn new(host: HostSlice, device: u64, base: u64, length: u64) -> Arc<Self> {
-        Self::make(host, device, (base, length), true)
+        Arc::new(Self::make(host, device, (base, length), true))
+    }
+
+    /// A shadow of the same memory on another host, at `device`, with these contents.
+    pub(super) fn copy_at(&self, device: u64, contents: Vec<u8>) -> Arc<Self> {
+        let host = self.host.cut(0, self.host.len());
+        let base = device - (self.device - self.base);
+        let mut copy = Self::make(host, device, (base, self.length), true);
+        copy.is_copy = true;
+        copy.state.get_mut().agreed = Arc::new(contents);
+        Arc::new(copy)
     }
 
     /// The staging slots, in place. Copies write there, but kernels have no addresses in them,
@@ -82,7 +94,7 @@ impl Region {
 
     fn in_place(host: HostSlice, is_for_kernels: bool) -> Arc<Self> {
         let (device, length) = (host.address(), host.len() as u64);
-        Self::make(host, device, (device, length), is_for_kernels)
+        Arc::new(Self::make(host, device, (device, length), is_for_kernels))
     }
 
     fn make(
@@ -90,12 +102,13 @@ impl Region {
         device: u64,
         (base, length): (u64, u64),
         is_for_kernels: bool,
-    ) -> Arc<Self> {
-        Arc::new(Self {
+    ) -> Self {
+        Self {
             device,
             base,
             length,
             is_for_kernels,
+            is_copy: false,
             visible: AtomicBool::new(false),
             state: Mutex::new(State {
                 agreed: Arc::new(vec![0; host.len()]),
@@ -105,7 +118,7 @@ impl Region {
                 gone: false,
             }),
             host,
-        })
+        }
     }
 
     /// Records that both sides agree on the program's current contents, and that work of the
@@ -148,12 +161,27 @@ impl Region {
         self.visible.store(false, Ordering::Release);
     }
 
+    /// The program's memory.
+    pub(crate) fn memory(&self) -> HostSlice {
+        self.host.cut(0, self.host.len())
+    }
+
+    /// The program's first address and bytes.
+    pub(crate) fn in_program(&self) -> (u64, u64) {
+        (self.host.address(), self.host.len() as u64)
+    }
+
     pub(crate) fn holds_host(&self, address: u64, size: u64) -> bool {
         holds(self.host.address(), self.host.len() as u64, address, size)
     }
 
     pub(super) fn holds_device(&self, address: u64, size: u64) -> bool {
         holds(self.device, self.host.len() as u64, address, size)
+    }
+
+    /// Whether this is an address that only another device can use for the memory.
+    pub(super) fn is_elsewhere(&self, address: u64) -> bool {
+        self.is_copy && self.device != self.host.address() && self.holds_host(address, 1)
     }
 
     /// The device's address of an address of the program.

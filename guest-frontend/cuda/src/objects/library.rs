@@ -1,6 +1,6 @@
 //! Libraries and their kernels.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
-use crate::sys::unsupported_use;
+use crate::sys::device;
 
 /// A library: an image that is loaded into each session that uses it.
 #[derive(Debug)]
@@ -29,9 +29,27 @@ pub struct Library {
 #[derive(Debug, Default)]
 struct Modules {
     loaded: HashMap<u32, Arc<Module>>,
-    /// The session that has the library's managed variables. In another session
-    /// they would be separate variables, which CUDA programs do not expect.
+    /// The session at whose addresses the program uses managed variables. The others have
+    /// copies.
     managed_in: Option<u32>,
+    /// The names of these variables.
+    managed: BTreeSet<String>,
+}
+
+impl Modules {
+    /// Gives a session's module copies of the managed variables `names`.
+    fn copy_managed<'a>(
+        &self,
+        session: &Session,
+        module: &Module,
+        mut names: impl Iterator<Item = &'a String>,
+    ) -> Result<()> {
+        let home = self.managed_in.and_then(|home| self.loaded.get(&home));
+        let Some(home) = home.filter(|_| self.managed_in != Some(session.ordinal())) else {
+            return Ok(());
+        };
+        names.try_for_each(|name| session.modules().copy_managed(module, name, home))
+    }
 }
 
 /// A kernel of a library.
@@ -48,13 +66,6 @@ pub struct Kernel {
     functions: [AtomicU64; MAX_DEVICES as usize],
 }
 
-fn of_one_device() -> Status {
-    unsupported_use!(
-        "__managed__ variables on more than one device",
-        "such a variable is memory of the device that loaded its library first"
-    )
-}
-
 impl Library {
     /// A library of this image, which `session` has loaded already.
     pub fn new(
@@ -69,6 +80,7 @@ impl Library {
             modules: Mutex::new(Modules {
                 loaded: HashMap::from([(session.ordinal(), module)]),
                 managed_in: None,
+                managed: BTreeSet::new(),
             }),
             kernels: Mutex::default(),
             module_handles: Mutex::default(),
@@ -78,8 +90,7 @@ impl Library {
     /// The module in a session, loaded at the first use.
     ///
     /// # Errors
-    /// As [`Modules::load`](paragpu_client::module::Modules::load); `NOT_SUPPORTED` if
-    /// another device has the library's managed variables.
+    /// As [`Modules::load`](paragpu_client::module::Modules::load).
     pub fn module(&self, session: &Session) -> Result<Arc<Module>> {
         // The lock is held during the load, so that a session loads the image once.
         let mut modules = self.modules.lock();
@@ -87,26 +98,40 @@ impl Library {
         if let Some(module) = modules.loaded.get(&ordinal) {
             return Ok(Arc::clone(module));
         }
-        if modules.managed_in.is_some_and(|other| other != ordinal) {
-            return Err(of_one_device());
-        }
         let loaded = session.modules().load(&self.image, &self.options)?;
+        modules.copy_managed(session, &loaded, modules.managed.iter())?;
         modules.loaded.insert(ordinal, Arc::clone(&loaded));
         Ok(loaded)
     }
 
-    /// As [`module`](Self::module), for use of the library's managed variables.
+    /// A managed variable, which `find` looks up in the module of the session where the
+    /// program uses the library's variables: `session`, if it uses none yet. The other
+    /// sessions that have loaded the library get copies.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` if other devices have loaded the library too.
-    pub fn module_with_managed(&self, session: &Session) -> Result<Arc<Module>> {
-        let module = self.module(session)?;
+    /// Those of `find`; as [`module`](Self::module).
+    pub fn managed<R>(
+        &self,
+        session: &'static Session,
+        name: &str,
+        find: impl FnOnce(&Session, &Module) -> Result<R>,
+    ) -> Result<R> {
+        self.module(session)?;
         let mut modules = self.modules.lock();
-        if modules.loaded.len() > 1 {
-            return Err(of_one_device());
+        let home = modules.managed_in.and_then(device::session_if_open);
+        let home = home.unwrap_or(session);
+        let module = modules.loaded.get(&home.ordinal());
+        let found = find(home, module.ok_or(Status::NOT_FOUND)?)?;
+        modules.managed_in = Some(home.ordinal());
+        if modules.managed.insert(name.to_owned()) {
+            for (ordinal, module) in &modules.loaded {
+                if let Some(session) = device::session_if_open(*ordinal) {
+                    let names = modules.managed.get(name);
+                    modules.copy_managed(session, module, names.into_iter())?;
+                }
+            }
         }
-        modules.managed_in = Some(session.ordinal());
-        Ok(module)
+        Ok(found)
     }
 
     /// Removes a session's module, if it has one.
@@ -115,6 +140,7 @@ impl Library {
         let mut modules = self.modules.lock();
         if modules.managed_in == Some(ordinal) {
             modules.managed_in = None;
+            modules.managed.clear();
         }
         modules.loaded.remove(&ordinal)
     }

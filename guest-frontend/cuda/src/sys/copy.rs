@@ -76,7 +76,11 @@ pub(super) unsafe fn to_device(
         // Nothing orders the copies of another device behind this stream.
         session.streams().synchronize(found)?;
         let copies = owner.copies();
-        return copies.to_device(destination, source, owner.legacy(), true);
+        copies.to_device(destination, source, owner.legacy(), true)?;
+        return match memory::is_programs(destination) {
+            true => owner.streams().synchronize(owner.legacy()),
+            false => Ok(()),
+        };
     }
     session
         .copies()

@@ -16,6 +16,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::{Result, except_fault, put, put_text};
+use crate::objects::peers;
 use crate::visible::{self, Candidate, Entry, Order};
 
 /// The version of cuda.h that this interface implements.
@@ -53,11 +54,30 @@ fn config() -> Result<&'static Guest, Error> {
     Ok(CONFIG.get_or_init(|| config))
 }
 
-/// Whether managed memory of `size` bytes may migrate. Other devices could not access it
-/// then.
+/// Whether managed memory of `size` bytes may migrate, if all devices can access it.
 pub fn migrates(size: u64) -> bool {
-    let permitted = |config: &Guest| config.managed.migrate && size > config.managed.pinned.0;
-    config().is_ok_and(permitted) && visible().is_ok_and(|visible| visible.len() == 1)
+    // Another device has only a copy of pinned memory.
+    let is_large = |config: &Guest| size > config.managed.pinned.0 || has_several();
+    config().is_ok_and(|config| config.managed.migrate && is_large(config))
+}
+
+/// Whether the program sees several devices.
+pub fn has_several() -> bool {
+    visible().is_ok_and(|visible| visible.len() > 1)
+}
+
+/// Whether all other devices that the program sees can access the memory of `owner`'s. Those
+/// that it has not used yet are queried over short-lived connections.
+pub fn others_reach(owner: &Session) -> bool {
+    let reaches = |ordinal: u32| {
+        let attributes = match session_if_open(ordinal) {
+            Some(session) => session.peer_attributes(owner),
+            None => monitor(ordinal).and_then(|monitor| owner.peer_attributes_of(&monitor)),
+        };
+        peers::has_access(attributes)
+    };
+    let own = owner.ordinal();
+    visible().is_ok_and(|all| all.iter().all(|other| *other == own || reaches(*other)))
 }
 
 /// The session of a device, opened at its first use.
@@ -74,8 +94,11 @@ pub fn session(ordinal: u32) -> Result<&'static Session> {
     }
     let opened = config().and_then(|config| Session::open(config, ordinal));
     match opened {
-        // Sessions live until the process exits.
-        Ok(session) => Ok(*slot.get_or_init(|| &**Box::leak(Box::new(session)))),
+        Ok(session) => {
+            // Sessions live until the process exits.
+            let session: &Session = Box::leak(Box::new(session));
+            Ok(peers::join(session, || *slot.get_or_init(|| session)))
+        }
         Err(error) => {
             report(&error);
             Err(error.status())
@@ -150,16 +173,18 @@ fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>>
         .collect())
 }
 
+/// A connection for queries.
+fn monitor(ordinal: u32) -> Result<Monitor> {
+    let opened = config().and_then(|config| Monitor::open(config, ordinal));
+    opened.map_err(|error| {
+        report(&error);
+        error.status()
+    })
+}
+
 /// All devices with their properties. Each is queried over a separate short-lived
 /// connection, so that the program has sessions only on devices that it uses.
 fn described() -> Result<Vec<Candidate>> {
-    let monitor = |ordinal| {
-        let opened = config().and_then(|config| Monitor::open(config, ordinal));
-        opened.map_err(|error| {
-            report(&error);
-            error.status()
-        })
-    };
     let first = monitor(0)?;
     (0..first.device_count().min(MAX_DEVICES))
         .map(|ordinal| {

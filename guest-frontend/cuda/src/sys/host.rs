@@ -11,8 +11,8 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, device, pointer, put};
-use crate::objects::pool;
+use super::{Result, capture, device, memory, pointer, put};
+use crate::objects::{peers, pool};
 use crate::{address, current, managed};
 
 /// The session that pinned an address of the program, and the pinned memory.
@@ -129,20 +129,21 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
 /// Frees all pinned and managed memory of a session (cuDevicePrimaryCtxReset).
 pub fn free_all(session: &Session) {
     for address in session.managed_memory().all() {
-        let _ = managed::remove(address);
         // The host's result no longer matters.
-        let _ = session.managed_memory().free(address);
+        let _ = memory::release(session, address);
     }
     let _ = session.host().forsake(None);
     for found in session.host().all() {
         let _ = release(session, &found);
         let _ = managed::remove(found.address);
+        let _ = peers::end_copies(session, found.address);
         let _ = pool::freeing(found.address, || match found.registered {
             true => session.host().unregister(found.address),
             false => session.host().free(found.address),
         });
     }
     let _ = session.host().trim_pooled(0);
+    peers::copy_again(session);
 }
 
 /// # Safety

@@ -278,9 +278,9 @@ pub(crate) fn cuLibraryGetManaged(
     let inner = find(library)?;
     let session = any_session()?;
     let name = name.get()?;
-    let module = inner.module(session)?;
-    let (at, length) = managed_variable(session, &module, name)?;
-    inner.module_with_managed(session)?;
+    let (at, length) = inner.managed(session, name, |session, module| {
+        managed_variable(session, module, name)
+    })?;
     address.put_if(at);
     size.put_if(usize::try_from(length).unwrap_or(usize::MAX));
     Ok(())

@@ -13,6 +13,7 @@ use crate::batch;
 use crate::current;
 use crate::managed::{self, Advice, Location};
 use crate::named_stream::{self, Named};
+use crate::objects::peers;
 
 /// CU_MEM_ATTACH_GLOBAL, _HOST and _SINGLE.
 const ATTACH_GLOBAL: c_uint = 1;
@@ -52,9 +53,7 @@ pub(crate) fn cuMemAllocManaged(
 
 /// Zeroed memory that migrates if possible, otherwise pinned memory.
 fn allocate(session: &Session, size: u64) -> Result<u64> {
-    if device::migrates(size)
-        && let Some(found) = session.managed_memory().allocate(size)?
-    {
+    if let Some(found) = allocate_for_devices(session, size)? {
         return Ok(found);
     }
     let found = session.host().allocate(size, REACHED_BY_ALL)?;
@@ -62,6 +61,21 @@ fn allocate(session: &Session, size: u64) -> Result<u64> {
     // SAFETY: the memory was allocated with this size just now; nothing else knows it.
     unsafe { copy::pointer(found).cast::<u8>().write_bytes(0, length) };
     Ok(found)
+}
+
+/// Zeroed memory that migrates or of which each of several devices has a copy. `None` if it
+/// is to be pinned memory of the only device.
+pub(super) fn allocate_for_devices(session: &Session, size: u64) -> Result<Option<u64>> {
+    if device::migrates(size)
+        && peers::share_managed(session)?
+        && let Some(found) = session.managed_memory().allocate(size)?
+    {
+        return Ok(Some(found));
+    }
+    match device::has_several() {
+        true => peers::allocate_copied(session, size).map(Some),
+        false => Ok(None),
+    }
 }
 
 /// The location with a device number; -1 is the host.
@@ -85,15 +99,20 @@ fn by_location(location: cudaMemLocation) -> Result<Location> {
     }
 }
 
+/// Sets the preferred location of a range.
+fn prefer(address: u64, size: u64, location: Location) -> Result {
+    managed::advise(address, size, |entry| entry.preferred = location)?;
+    let memory = memory::owner(address)?.managed_memory();
+    memory.expect_program(address, size, location.is_host());
+    Ok(())
+}
+
 fn advise(address: CUdeviceptr, size: usize, advice: c_int, location: Result<Location>) -> Result {
     let size = size as u64;
     match advice {
         1 | 2 => managed::advise(address, size, |entry| entry.read_mostly = advice == 1),
-        3 => {
-            let location = location?;
-            managed::advise(address, size, |entry| entry.preferred = location)
-        }
-        4 => managed::advise(address, size, |entry| entry.preferred = Location::INVALID),
+        3 => prefer(address, size, location?),
+        4 => prefer(address, size, Location::INVALID),
         5 | 6 => {
             let number = location?.as_device();
             managed::advise(address, size, |entry| {
@@ -139,7 +158,7 @@ fn prefetch_range(address: u64, size: u64, location: Location) -> Result {
     match location.is_device() {
         true => memory.prefetch_to_device(address, size),
         false => {
-            memory.prefetch_to_host(address, size);
+            memory.expect_program(address, size, true);
             Ok(())
         }
     }

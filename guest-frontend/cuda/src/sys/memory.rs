@@ -14,7 +14,7 @@ use super::boundary::Out;
 use super::{Result, capture, device, host, pointer, put, put_if};
 use crate::address::{is_in_arena, ordinal_of};
 use crate::objects::context::forget_memory;
-use crate::objects::pool;
+use crate::objects::{peers, pool};
 use crate::{current, managed};
 
 /// Alignment in bytes of the rows of pitched memory, as natively.
@@ -119,10 +119,14 @@ pub fn release(session: &Session, address: u64) -> Result {
     forget_memory(address);
     let is_pooled = || !is_in_arena(address) && pool::of(address) != 0;
     if managed::remove(address) || is_pooled() {
-        if session.managed_memory().free(address)? {
-            return Ok(());
-        }
-        return pool::freeing(address, || session.host().free(address));
+        finish_others(session);
+        let _ = peers::end_copies(session, address);
+        return pool::freeing(address, || {
+            match session.managed_memory().free(address)? {
+                true => Ok(()),
+                false => session.host().free(address),
+            }
+        });
     }
     if let Some(memory) = GraphMemory::find(address) {
         return memory.free();
@@ -132,6 +136,16 @@ pub fn release(session: &Session, address: u64) -> Result {
         return shared.close(address);
     }
     pool::freeing(address, || session.memory().free(address))
+}
+
+/// Waits for the work of other devices, which may use managed memory of this one.
+fn finish_others(session: &Session) {
+    for other in (0..MAX_DEVICES).filter_map(device::session_if_open) {
+        if !std::ptr::eq(other, session) {
+            // Failed work uses nothing any more.
+            let _ = other.synchronize();
+        }
+    }
 }
 
 /// # Safety

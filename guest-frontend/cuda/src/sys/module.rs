@@ -409,7 +409,7 @@ pub fn managed_variable(session: &Session, module: &Module, name: &str) -> Resul
 /// Unloads a module, and forgets its managed variables.
 pub fn unload(session: &Session, module: &Module) -> Result {
     for address in module.managed_addresses() {
-        managed::remove_variable(address);
+        managed::remove_variable(address, session.ordinal());
     }
     session.modules().unload(module)
 }

@@ -5,9 +5,9 @@
 //! stream, or once all work posted before is complete. Memory that other processes may
 //! use is never kept for reuse.
 //!
-//! Pools in the host use pinned memory of the session whose stream allocates, and managed
-//! pools use managed memory, which is pinned as well. The program and that device can
-//! access both, regardless of the access that is set.
+//! Pools in the host use pinned memory of the session whose stream allocates. The program
+//! and that device can access it, regardless of the access that is set. Managed pools use
+//! managed memory ([`allocate_for_devices`]).
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -18,13 +18,16 @@ use paragpu_abi::{
     CUdevice, CUdeviceptr, CUmemoryPool, CUstream, cudaMemAccessDesc, cudaMemLocation,
     cudaMemPoolProps,
 };
+use paragpu_client::Session;
 use paragpu_client::objects::graph::Work;
 use paragpu_client::objects::graph_memory::GraphMemory;
+use paragpu_client::stream::Stream;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::{In, Out};
+use super::managed::allocate_for_devices;
 use super::{Result, device, get, graph_memory, host, memory, present, put, unsupported_use};
 use crate::address::is_in_arena;
 use crate::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, device_of};
@@ -186,9 +189,8 @@ fn allocate_from(pool: &Pool, size: usize, named: &Named) -> Result<u64> {
     let allocated = match (location, account.owner().filter(|_| is_own)) {
         (PoolLocation::Device(_), Some(owner)) => session.memory().allocate_in(size, owner, stream),
         (PoolLocation::Device(_), None) => session.memory().allocate(size),
-        (PoolLocation::Host(_) | PoolLocation::Managed(_), _) => {
-            session.host().allocate_pooled(size, stream)
-        }
+        (PoolLocation::Host(_), _) => session.host().allocate_pooled(size, stream),
+        (PoolLocation::Managed(_), _) => allocate_managed(session, size, stream),
     };
     let address = allocated.inspect_err(|_| account.give_back(size))?;
     account.placed(address, size);
@@ -201,9 +203,20 @@ fn allocate_from(pool: &Pool, size: usize, named: &Named) -> Result<u64> {
             }
         }
         PoolLocation::Host(_) => {}
-        PoolLocation::Managed(preferred) => managed::insert_preferring(address, size, preferred),
+        PoolLocation::Managed(preferred) => {
+            managed::insert_preferring(address, size, preferred);
+            let memory = session.managed_memory();
+            memory.expect_program(address, size, preferred.is_host());
+        }
     }
     Ok(address)
+}
+
+fn allocate_managed(session: &Session, size: u64, stream: &Stream) -> Result<u64> {
+    match allocate_for_devices(session, size)? {
+        Some(address) => Ok(address),
+        None => session.host().allocate_pooled(size, stream),
+    }
 }
 
 /// # Safety
@@ -243,8 +256,9 @@ fn free_in_host(address: u64, named: &Named) -> Result {
     let (own, stream) = named.both()?;
     forget_memory(address);
     let _ = managed::remove(address);
+    let is_copied = peers::end_copies(session, address);
     pool::freeing(address, || {
-        if std::ptr::eq(session, own) {
+        if std::ptr::eq(session, own) && !is_copied {
             return session.host().free_pooled(address, stream);
         }
         // The session that has the memory cannot order the free after another device's
@@ -273,7 +287,8 @@ pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
         return free_in_host(address, &named);
     }
     let session = memory::owner(address)?;
-    if !std::ptr::eq(session, named.session()?) {
+    let is_managed = session.managed_memory().holds(address);
+    if is_managed || !std::ptr::eq(session, named.session()?) {
         return memory::release(session, address);
     }
     forget_memory(address);

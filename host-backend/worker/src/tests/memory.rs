@@ -8,7 +8,7 @@ use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::handle::{
     AliasAddress, DeviceAddress, ShadowAddress, StreamHandle, WindowOffset,
 };
-use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 
@@ -270,6 +270,32 @@ fn window_memory_is_pinned_once() {
 }
 
 #[test]
+fn a_shadow_may_be_in_the_region_of_another_device() {
+    let mut guest = Guest::new();
+    let elsewhere = Regions::of(3).unwrap();
+    let create = |address| ShadowCreate {
+        address: ShadowAddress(address),
+        size: 4096,
+    };
+    assert_ne!(elsewhere, guest.regions);
+    guest.call(&create(elsewhere.shadow)).unwrap();
+    let write = ShadowWrite {
+        address: elsewhere.shadow,
+        data: Bytes(b"theirs"),
+    };
+    guest.call(&write).unwrap();
+    // The device sees it there.
+    let read = CopyFromDevice {
+        source: elsewhere.shadow,
+        size: 6,
+        stream: StreamHandle(0),
+    };
+    assert_eq!(guest.fetch(&read, 6).unwrap(), b"theirs");
+    guest.fails(&create(elsewhere.arena), Status::INVALID_VALUE);
+    guest.goodbye();
+}
+
+#[test]
 fn shadows_agree_page_by_page() {
     let mut guest = Guest::with(|setup| setup.host_memory = (2 << 20) + 4096);
     let (base, shadow) = (guest.regions.arena, guest.regions.shadow);
@@ -282,7 +308,8 @@ fn shadows_agree_page_by_page() {
     let objects = guest.counters().host_memory;
     assert!(objects < 1024, "{objects}");
     guest.call(&create(shadow, 16 * 4096)).unwrap();
-    for bad in [create(shadow - 4096, 4096), create(shadow + 7, 4096)] {
+    let first = Regions::of(0).unwrap().shadow;
+    for bad in [create(first - 4096, 4096), create(shadow + 7, 4096)] {
         guest.fails(&bad, Status::INVALID_VALUE);
     }
     guest.fails(&create(shadow + (1 << 30), 0), Status::INVALID_VALUE);
