@@ -28,6 +28,8 @@ GRAPHS = ("graph100",)
 ASKED = ("launch_sync_asked", "graph100_asked")
 # Memory of pools, memory that a program maps itself, managed memory.
 MEMORY = ("malloc_async_4k", "malloc_async_2m", "map_2m", "managed_sum", "managed_sum_again")
+# Copies of pageable memory, and waits for kernels that take milliseconds.
+WAITS = ("copy16k_h2d", "copy16k_d2h", "copy256k_h2d", "copy256k_d2h", "wait_1ms", "wait_10ms", "wait_100ms")
 # Eight threads at once.
 THREADS = ("threads8_rate", "threads8_tail")
 # Programs that time themselves against the clock, fail on purpose, or only print.
@@ -93,6 +95,7 @@ class Bench:
                 self.samples.take(f"{way}_", [OVERHEADS, *GRAPHS], environment)
                 if way in ("native", "shm"):
                     self.samples.take(f"{way}_", [OVERHEADS, *THREADS], environment)
+                    self.samples.take(f"{way}_", [OVERHEADS, *WAITS], environment)
                 if way == "native":
                     self.samples.take(f"{way}_", [OVERHEADS, *ASKED], environment)
 
@@ -291,6 +294,8 @@ class Results:
             self.add("shm", name, "us", goal)
         self.add("shm", "start_to_first_result", "s", 1.0)
         self.add("shm", "graph100", "us", 1.02)
+        for name in WAITS:
+            self.add("shm", name, "us", 1.01)
         self.add("shm", "threads8_rate", "1/s", 0.97, most=False)
         self.add("shm", "threads8_tail", "", 3.0, of="value")
         for name in self.programs:

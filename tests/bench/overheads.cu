@@ -135,6 +135,25 @@ double launch_sync(void (*until_over)(cudaStream_t)) {
     return each(21, 500, settle, work, settle) * 1e6;
 }
 
+// Runs for so long by the GPU's own clock.
+__global__ void busy(unsigned long long nanoseconds) {
+    unsigned long long start, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+    do {
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    } while (now - start < nanoseconds);
+}
+
+// A launch and the wait for a kernel that takes some milliseconds.
+double wait_for(unsigned milliseconds) {
+    auto work = [&] {
+        busy<<<1, 1>>>(milliseconds * 1000000ull);
+        CHECK(cudaGetLastError());
+        wait(nullptr);
+    };
+    return each(5, 100 / milliseconds + 4, settle, work, settle) * 1e6;
+}
+
 double stream_sync_idle() {
     return each(21, 1000, settle, [] { CHECK(cudaStreamSynchronize(nullptr)); }, settle) * 1e6;
 }
@@ -173,16 +192,17 @@ double memset_4k() {
     return value;
 }
 
-double copy64(cudaMemcpyKind kind) {
-    char host[64] = {};
+// A synchronous copy of pageable memory.
+double copy(size_t bytes, cudaMemcpyKind kind) {
+    std::vector<char> host(bytes);
     void *memory;
-    CHECK(cudaMalloc(&memory, sizeof host));
-    CHECK(cudaMemset(memory, 1, sizeof host));
+    CHECK(cudaMalloc(&memory, bytes));
+    CHECK(cudaMemset(memory, 1, bytes));
     auto work = [&] {
         if (kind == cudaMemcpyHostToDevice) {
-            CHECK(cudaMemcpy(memory, host, sizeof host, kind));
+            CHECK(cudaMemcpy(memory, host.data(), bytes, kind));
         } else {
-            CHECK(cudaMemcpy(host, memory, sizeof host, kind));
+            CHECK(cudaMemcpy(host.data(), memory, bytes, kind));
         }
     };
     double value = each(21, 500, settle, work, settle) * 1e6;
@@ -680,8 +700,15 @@ const Measurement measurements[] = {
     {"event_create_destroy", "us", event_create_destroy},
     {"stream_create_destroy", "us", stream_create_destroy},
     {"memset_4k", "us", memset_4k},
-    {"copy64_h2d", "us", [] { return copy64(cudaMemcpyHostToDevice); }},
-    {"copy64_d2h", "us", [] { return copy64(cudaMemcpyDeviceToHost); }},
+    {"copy64_h2d", "us", [] { return copy(64, cudaMemcpyHostToDevice); }},
+    {"copy64_d2h", "us", [] { return copy(64, cudaMemcpyDeviceToHost); }},
+    {"copy16k_h2d", "us", [] { return copy(16 << 10, cudaMemcpyHostToDevice); }},
+    {"copy16k_d2h", "us", [] { return copy(16 << 10, cudaMemcpyDeviceToHost); }},
+    {"copy256k_h2d", "us", [] { return copy(256 << 10, cudaMemcpyHostToDevice); }},
+    {"copy256k_d2h", "us", [] { return copy(256 << 10, cudaMemcpyDeviceToHost); }},
+    {"wait_1ms", "us", [] { return wait_for(1); }},
+    {"wait_10ms", "us", [] { return wait_for(10); }},
+    {"wait_100ms", "us", [] { return wait_for(100); }},
     {"malloc_free_2m", "us", malloc_free_2m},
     {"malloc_async_4k", "us", [] { return malloc_async(4096); }},
     {"malloc_async_2m", "us", [] { return malloc_async(2u << 20); }},

@@ -66,8 +66,11 @@ class Daemon:
         self.socket = os.path.join(self.folder.name, "paragpud.sock")
         self.control = os.path.join(self.folder.name, "control.sock")
         self.log_path = log or os.path.join(self.folder.name, "paragpud.log")
+        # The daemon runs programs of directories in PATH, and a test's worker may be a script.
+        python = os.path.dirname(os.path.realpath(sys.executable))
         self.environment = dict(
             os.environ,
+            PATH=os.pathsep.join([python, os.environ["PATH"]]),
             PARAGPU_HOST_DAEMON_STATE=os.path.join(self.folder.name, "state"),
             PARAGPU_HOST_CACHE_DIRECTORY=os.path.join(self.folder.name, "cache"),
         )

@@ -479,7 +479,7 @@ fn a_file_is_shared() {
         (free, PAGE, 4 * PAGE),
         (free, PAGE, u64::MAX - PAGE + 1),
         (free + 1, PAGE, 0),
-        (shadow - PAGE, PAGE, 0),
+        (shadow - PAGE, 2 * PAGE, 0),
         (u64::MAX - PAGE + 1, PAGE, 0),
     ] {
         let passed = pass(&guest, &file);
