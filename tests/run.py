@@ -278,8 +278,9 @@ def run(stage, running):
 
 
 def schedule(chosen, running):
-    """Runs stages concurrently, each after those that it depends on."""
-    jobs = int(os.environ.get("PARAGPU_TEST_JOBS", max(2, os.cpu_count() or 1)))
+    """Runs stages concurrently, each after those that it depends on. One more than there are
+    processors, since several spend half of their time waiting."""
+    jobs = int(os.environ.get("PARAGPU_TEST_JOBS", 1 + (os.cpu_count() or 1)))
     futures = {}
 
     def turn(stage):
