@@ -3,8 +3,8 @@
 
 usage: run.py [STAGE...]   only these stages and the build (default: all)
 
-The build comes first. Then as many stages run at once as this machine has
-cores, PARAGPU_TEST_JOBS of them if that is set: stages in VMs wait much.
+The build comes first. Then one stage more runs at once than this machine has
+cores, PARAGPU_TEST_JOBS of them if that is set: several wait much.
 Each line of a stage's output is shown behind the stage's name and kept in
 out/test/STAGE.log. A stage that fails does not keep the rest from running.
 The sum gives the time of each stage by the clock and of the processors, and
