@@ -101,7 +101,7 @@ struct Sides {
         use(!to);
         CUDA_CHECK(cudaEventRecord(event[!to], stream[!to]));
         use(to);
-        CUDA_CHECK(cudaStreamWaitEvent(stream[to], event[!to], 0));
+        CUDA_CHECK(wait_event(stream[to], event[!to]));
     }
 
     // The values of one side become those of the other, in the order of both streams.
@@ -518,7 +518,7 @@ static void run_refused(Program &program, Random &random) {
     CUDA_CHECK(cudaEventRecord(sides.event[0], sides.stream[0]));
     use(1);
     CUDA_CHECK(cudaStreamBeginCapture(sides.stream[1], cudaStreamCaptureModeThreadLocal));
-    expect_code(program, "an event outside", cudaStreamWaitEvent(sides.stream[1], sides.event[0], 0),
+    expect_code(program, "an event outside", wait_event(sides.stream[1], sides.event[0]),
                 cudaErrorStreamCaptureIsolation);
     expect_code(program, "invalidated", cudaStreamEndCapture(sides.stream[1], &graph), cudaErrorStreamCaptureInvalidated);
 
@@ -529,7 +529,7 @@ static void run_refused(Program &program, Random &random) {
     CUDA_CHECK(cudaStreamBeginCapture(sides.stream[0], cudaStreamCaptureModeRelaxed));
     CUDA_CHECK(cudaEventRecord(sides.event[0], sides.stream[0]));
     use(1);
-    CUDA_CHECK(cudaStreamWaitEvent(blocking, sides.event[0], 0));
+    CUDA_CHECK(wait_event(blocking, sides.event[0]));
     expect_code(program, "the legacy stream", cudaMemsetAsync(sides.values[1], 0, 4, nullptr),
                 cudaErrorStreamCaptureImplicit);
     use(0);

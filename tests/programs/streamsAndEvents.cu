@@ -79,7 +79,7 @@ static void run_event_order(Program &program, Chain &chain) {
         int here = hop * 7 % streams, next = (hop + 1) * 7 % streams;
         chain.advance_in(stream[here]);
         CUDA_CHECK(cudaEventRecord(event[here], stream[here]));
-        CUDA_CHECK(cudaStreamWaitEvent(stream[next], event[here], 0));
+        CUDA_CHECK(wait_event(stream[next], event[here]));
         if (hop == 23) {
             CUDA_CHECK(cudaEventSynchronize(event[here]));
         }
@@ -186,7 +186,7 @@ static void run_events(Program &program, Chain &chain) {
 
     // An event that was never recorded is complete, nothing waits for it, and it has no time.
     expect_status(program, "cudaEventQuery of a fresh event", cudaEventQuery(start), cudaSuccess);
-    expect_status(program, "waiting for a fresh event", cudaStreamWaitEvent(stream, start, 0), cudaSuccess);
+    expect_status(program, "waiting for a fresh event", wait_event(stream, start), cudaSuccess);
     float milliseconds = 0;
     expect_status(program, "the time of fresh events", elapsed(&milliseconds, start, stop),
                   cudaErrorInvalidResourceHandle);
