@@ -41,7 +41,7 @@ use std::sync::Arc;
 pub use error::Error;
 pub use landing::Landing;
 pub use nowhere::Nowhere;
-pub use polling::{Adaptive, Forecast, Polling, Spin};
+pub use polling::{Adaptive, Forecast, Polling, Spin, Waited, Waiter};
 pub use retained::Retained;
 pub use traits::{Frame, Pinner, Receiver, Sender, Wait, Wake};
 pub use window_unsafe::{Keeper, Window, WindowError};

@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use crate::Error;
+
 /// How a receiver waits for a frame: it polls for `spin`, then sleeps in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Polling {
@@ -110,8 +112,7 @@ impl Adaptive {
 
     /// When to poll during a sleep until `deadline`, as [`Forecast::window`]; `None` to sleep
     /// to the end.
-    #[must_use]
-    pub fn window(
+    fn window(
         &self,
         began: Instant,
         polled: Instant,
@@ -123,13 +124,12 @@ impl Adaptive {
     }
 
     /// The polling time of the next wait.
-    #[must_use]
-    pub fn budget(&self) -> Duration {
+    fn budget(&self) -> Duration {
         self.budget
     }
 
     /// Records that polling found a frame.
-    pub fn found(&mut self, spin: &Spin) {
+    fn found(&mut self, spin: &Spin) {
         if spin.crowded {
             self.hindered();
             return;
@@ -142,7 +142,7 @@ impl Adaptive {
 
     /// Records that polling found nothing, and that a frame arrived after a sleep of
     /// `slept`.
-    pub fn slept(&mut self, spin: &Spin, slept: Duration) {
+    fn slept(&mut self, spin: &Spin, slept: Duration) {
         self.forecast.record(slept);
         if spin.crowded {
             self.hindered();
@@ -161,6 +161,84 @@ impl Adaptive {
         self.penalty = (2 * self.penalty + 1).min(255);
         self.left = self.penalty;
         self.budget = self.limit / 16;
+    }
+}
+
+/// The outcome of a wait.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Waited<T> {
+    /// What was waited for.
+    Found(T),
+    /// A waker ended it.
+    Woken,
+    /// It is over.
+    Late,
+}
+
+/// A receiver that polls before it sleeps, and while it sleeps when the wait is likely to end.
+pub trait Waiter {
+    /// What it waits for.
+    type Found;
+
+    /// Decides how long to poll.
+    fn adaptive(&mut self) -> &mut Adaptive;
+
+    /// Polls until the wait ends, or the phase.
+    ///
+    /// # Errors
+    /// The end of the connection; errors of the communicator.
+    fn poll(&mut self, spin: &mut Spin) -> Result<Waited<Self::Found>, Error>;
+
+    /// Sleeps until the wait ends, or the deadline passes.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    fn sleep(&mut self, deadline: Option<Instant>) -> Result<Waited<Self::Found>, Error>;
+
+    /// Waits until the deadline at most.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    fn wait(&mut self, deadline: Option<Instant>) -> Result<Waited<Self::Found>, Error> {
+        let mut spin = Spin::new(self.adaptive().budget(), deadline);
+        let mut waited = self.poll(&mut spin)?;
+        match waited {
+            Waited::Found(_) => self.adaptive().found(&spin),
+            Waited::Woken => {}
+            Waited::Late => {
+                let began = Instant::now();
+                waited = self.sleep_and_poll(began, deadline)?;
+                if let Waited::Found(_) = waited {
+                    self.adaptive().slept(&spin, began.elapsed());
+                }
+            }
+        }
+        Ok(waited)
+    }
+
+    /// The part of a wait after the first phase of polling.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    fn sleep_and_poll(
+        &mut self,
+        began: Instant,
+        deadline: Option<Instant>,
+    ) -> Result<Waited<Self::Found>, Error> {
+        let mut polled = began;
+        loop {
+            let window = self.adaptive().window(began, polled, deadline);
+            let alarm = window.as_ref().map(|window| window.start).or(deadline);
+            let mut waited = self.sleep(alarm)?;
+            if let (Waited::Late, Some(window)) = (&waited, window) {
+                polled = window.end;
+                waited = self.poll(&mut Spin::until(window.end, deadline))?;
+                if let Waited::Late = waited {
+                    continue;
+                }
+            }
+            return Ok(waited);
+        }
     }
 }
 

@@ -5,7 +5,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use paragpu_communicator::{Adaptive, Error, Frame, Polling, Receiver, Sender, Spin, Wait, Wake};
+use paragpu_communicator::{
+    Adaptive, Error, Frame, Polling, Receiver, Sender, Spin, Wait, Waited, Waiter, Wake,
+};
 use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
 
 use crate::doorbell::{Doorbell, Event};
@@ -322,15 +324,6 @@ impl<R: Region> Sender for RingSender<R> {
     }
 }
 
-/// The outcome of a wait.
-enum Waited {
-    Frame(FrameHeader),
-    /// A waker ended it.
-    Woken,
-    /// It is over.
-    Late,
-}
-
 /// The receiving half.
 struct RingReceiver<R: Region> {
     channel: Arc<Channel<R>>,
@@ -415,89 +408,10 @@ impl<R: Region> RingReceiver<R> {
             Wait::Until(deadline) => Some(deadline),
             Wait::Forever => None,
         };
-        let mut spin = Spin::new(self.adaptive.budget(), deadline);
-        let mut waited = self.poll(&mut spin)?;
-        match waited {
-            Waited::Frame(_) => self.adaptive.found(&spin),
-            Waited::Woken => {}
-            Waited::Late => {
-                let began = Instant::now();
-                waited = self.sleep_and_poll(began, deadline)?;
-                if let Waited::Frame(_) = waited {
-                    self.adaptive.slept(&spin, began.elapsed());
-                }
-            }
-        }
-        Ok(match waited {
-            Waited::Frame(header) => Some(header),
+        Ok(match self.wait(deadline)? {
+            Waited::Found(header) => Some(header),
             Waited::Woken | Waited::Late => None,
         })
-    }
-
-    /// Polls until there is a frame, the end or a wake, or until the phase is over.
-    fn poll(&mut self, spin: &mut Spin) -> Result<Waited, Error> {
-        while spin.again() {
-            if self.look()?
-                && let Some(header) = self.pop()?
-            {
-                return Ok(Waited::Frame(header));
-            }
-            if self.channel.ended() {
-                return self.drain().map(Waited::Frame);
-            }
-            if self.take_wake() {
-                return Ok(Waited::Woken);
-            }
-        }
-        Ok(Waited::Late)
-    }
-
-    /// Sleeps until there is a frame, the end, a wake or the deadline, and polls when a frame
-    /// is likely to arrive.
-    fn sleep_and_poll(
-        &mut self,
-        began: Instant,
-        deadline: Option<Instant>,
-    ) -> Result<Waited, Error> {
-        let mut polled = began;
-        loop {
-            let window = self.adaptive.window(began, polled, deadline);
-            let alarm = window.as_ref().map(|window| window.start).or(deadline);
-            let mut waited = self.sleep(alarm)?;
-            if let (Waited::Late, Some(window)) = (&waited, &window) {
-                polled = window.end;
-                waited = self.poll(&mut Spin::until(window.end, deadline))?;
-                if let Waited::Late = waited {
-                    continue;
-                }
-            }
-            return Ok(waited);
-        }
-    }
-
-    /// Sleeps until there is a frame, the end, a wake or the deadline.
-    fn sleep(&mut self, deadline: Option<Instant>) -> Result<Waited, Error> {
-        loop {
-            let epoch = self.channel.waiting.epoch();
-            // In this order, as in `wait_for_room`: epoch, request, second check, sleep.
-            request(self.channel.region.incoming().consumer_waits());
-            if let Some(header) = self.pop()? {
-                self.stop_waiting();
-                return Ok(Waited::Frame(header));
-            }
-            if self.channel.ended() {
-                return self.drain().map(Waited::Frame);
-            }
-            if self.take_wake() {
-                self.stop_waiting();
-                return Ok(Waited::Woken);
-            }
-            let slept = self.channel.sleep(epoch, deadline);
-            if self.channel.checked(slept)? == Event::Deadline {
-                self.stop_waiting();
-                return Ok(self.pop()?.map_or(Waited::Late, Waited::Frame));
-            }
-        }
     }
 
     /// Ends a receive that does not wait and found nothing. Checks now and then whether the
@@ -521,6 +435,55 @@ impl<R: Region> RingReceiver<R> {
     fn take_wake(&self) -> bool {
         self.channel.woken.load(Ordering::Relaxed)
             && self.channel.woken.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl<R: Region> Waiter for RingReceiver<R> {
+    type Found = FrameHeader;
+
+    fn adaptive(&mut self) -> &mut Adaptive {
+        &mut self.adaptive
+    }
+
+    fn poll(&mut self, spin: &mut Spin) -> Result<Waited<FrameHeader>, Error> {
+        while spin.again() {
+            if self.look()?
+                && let Some(header) = self.pop()?
+            {
+                return Ok(Waited::Found(header));
+            }
+            if self.channel.ended() {
+                return self.drain().map(Waited::Found);
+            }
+            if self.take_wake() {
+                return Ok(Waited::Woken);
+            }
+        }
+        Ok(Waited::Late)
+    }
+
+    fn sleep(&mut self, deadline: Option<Instant>) -> Result<Waited<FrameHeader>, Error> {
+        loop {
+            let epoch = self.channel.waiting.epoch();
+            // In this order, as in `wait_for_room`: epoch, request, second check, sleep.
+            request(self.channel.region.incoming().consumer_waits());
+            if let Some(header) = self.pop()? {
+                self.stop_waiting();
+                return Ok(Waited::Found(header));
+            }
+            if self.channel.ended() {
+                return self.drain().map(Waited::Found);
+            }
+            if self.take_wake() {
+                self.stop_waiting();
+                return Ok(Waited::Woken);
+            }
+            let slept = self.channel.sleep(epoch, deadline);
+            if self.channel.checked(slept)? == Event::Deadline {
+                self.stop_waiting();
+                return Ok(self.pop()?.map_or(Waited::Late, Waited::Found));
+            }
+        }
     }
 }
 

@@ -185,15 +185,19 @@ fn read_exact(
     Ok(())
 }
 
+/// The timeout of poll(2) for a deadline. A time that is too long for the system is no limit.
+pub(crate) fn time_left(deadline: Option<Instant>) -> Option<Timespec> {
+    let left = deadline?.saturating_duration_since(Instant::now());
+    Timespec::try_from(left).ok()
+}
+
 pub(crate) fn await_ready(
     socket: BorrowedFd<'_>,
     what: PollFlags,
     deadline: Option<Instant>,
 ) -> Result<(), Error> {
     loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // A time that is too long for the system is no limit.
-        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        let timeout = time_left(deadline);
         let mut fds = [PollFd::new(&socket, what)];
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) => {

@@ -7,13 +7,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use paragpu_communicator::{Adaptive, Error, Frame, Landing, Polling, Receiver, Spin, Wait, Wake};
+use paragpu_communicator::{
+    Adaptive, Error, Frame, Landing, Polling, Receiver, Spin, Wait, Waited, Waiter, Wake,
+};
 use paragpu_communicator_secure::{Error as SecureError, Opener, state};
 use paragpu_protocol::frame::FrameHeader;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 
+use crate::handshake::time_left;
 use crate::link::{CloseOnDrop, Link};
 use crate::parser::{HEARTBEAT, Parser};
 use crate::seal::broken;
@@ -73,14 +76,10 @@ enum ReadOutcome {
     Nothing,
 }
 
-/// Why a wait ended.
-#[derive(Debug, PartialEq, Eq)]
-enum Slept {
-    LookAgain,
-    /// A waker ended it.
-    Woken,
-    /// It is over.
-    Late,
+/// A wait for bytes, which may be received at their destination.
+struct ByteWait<'a, 'b> {
+    receiver: &'a mut StreamReceiver,
+    landing: &'a mut Option<&'b mut dyn Landing>,
 }
 
 impl StreamReceiver {
@@ -284,98 +283,60 @@ impl StreamReceiver {
                 Wait::Until(deadline) => Some(deadline),
                 Wait::Forever => None,
             };
-            if self.poll_then_sleep(deadline, &mut landing)? != Slept::LookAgain {
+            let mut bytes = ByteWait {
+                receiver: self,
+                landing: &mut landing,
+            };
+            if bytes.wait(deadline)? != Waited::Found(()) {
                 return Ok(None);
             }
         }
     }
 
-    fn poll_then_sleep(
-        &mut self,
-        deadline: Option<Instant>,
-        landing: &mut Option<&mut dyn Landing>,
-    ) -> Result<Slept, Error> {
-        let mut spin = Spin::new(self.adaptive.budget(), deadline);
-        let mut slept = self.poll(&mut spin, landing)?;
-        match slept {
-            Slept::LookAgain => self.adaptive.found(&spin),
-            Slept::Woken => {}
-            Slept::Late => {
-                let began = Instant::now();
-                slept = self.sleep_and_poll(began, deadline, landing)?;
-                if slept == Slept::LookAgain {
-                    self.adaptive.slept(&spin, began.elapsed());
-                }
-            }
-        }
-        Ok(slept)
+    /// Whether a waker ended this wait. Most receives find no wake, and a load is cheaper than
+    /// a swap.
+    fn take_wake(&self) -> bool {
+        self.link.woken.load(Ordering::Relaxed) && self.link.woken.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Waiter for ByteWait<'_, '_> {
+    type Found = ();
+
+    fn adaptive(&mut self) -> &mut Adaptive {
+        &mut self.receiver.adaptive
     }
 
-    /// Polls until there are bytes or a wake, or until the phase is over.
-    fn poll(
-        &mut self,
-        spin: &mut Spin,
-        landing: &mut Option<&mut dyn Landing>,
-    ) -> Result<Slept, Error> {
+    fn poll(&mut self, spin: &mut Spin) -> Result<Waited<()>, Error> {
         while spin.again() {
-            if self.look(landing)? == ReadOutcome::Bytes {
-                return Ok(Slept::LookAgain);
+            if self.receiver.look(self.landing)? == ReadOutcome::Bytes {
+                return Ok(Waited::Found(()));
             }
-            if self.link.is_closed() {
+            if self.receiver.link.is_closed() {
                 return Err(Error::Closed);
             }
-            if self.take_wake() {
-                return Ok(Slept::Woken);
+            if self.receiver.take_wake() {
+                return Ok(Waited::Woken);
             }
         }
-        Ok(Slept::Late)
+        Ok(Waited::Late)
     }
 
-    /// Sleeps until there are bytes, a wake or the deadline, and polls when bytes are likely
-    /// to arrive.
-    fn sleep_and_poll(
-        &mut self,
-        began: Instant,
-        deadline: Option<Instant>,
-        landing: &mut Option<&mut dyn Landing>,
-    ) -> Result<Slept, Error> {
-        let mut polled = began;
+    fn sleep(&mut self, deadline: Option<Instant>) -> Result<Waited<()>, Error> {
         loop {
-            let window = self.adaptive.window(began, polled, deadline);
-            let alarm = window.as_ref().map(|window| window.start).or(deadline);
-            let mut slept = self.sleep(alarm)?;
-            if let (Slept::Late, Some(window)) = (&slept, window) {
-                polled = window.end;
-                slept = self.poll(&mut Spin::until(window.end, deadline), landing)?;
-                if slept == Slept::Late {
-                    continue;
-                }
+            if self.receiver.take_wake() {
+                return Ok(Waited::Woken);
             }
-            return Ok(slept);
-        }
-    }
-
-    fn sleep(&self, deadline: Option<Instant>) -> Result<Slept, Error> {
-        loop {
-            if self.take_wake() {
-                return Ok(Slept::Woken);
-            }
-            if self.link.is_closed() {
+            if self.receiver.link.is_closed() {
                 return Err(Error::Closed);
             }
-            let timeout = deadline.map(|deadline| {
-                let left = deadline.saturating_duration_since(Instant::now());
-                Timespec::try_from(left).unwrap_or(Timespec {
-                    tv_sec: i64::MAX,
-                    tv_nsec: 0,
-                })
-            });
+            let timeout = time_left(deadline);
             let mut fds = [
-                PollFd::new(&self.link.socket, PollFlags::IN),
-                PollFd::new(&self.link.interrupt, PollFlags::IN),
+                PollFd::new(&self.receiver.link.socket, PollFlags::IN),
+                PollFd::new(&self.receiver.link.interrupt, PollFlags::IN),
             ];
             match poll(&mut fds, timeout.as_ref()) {
-                Ok(0) => return Ok(Slept::Late),
+                Ok(0) => return Ok(Waited::Late),
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(Error::io("cannot wait for the socket", errno)),
@@ -385,18 +346,12 @@ impl StreamReceiver {
                 let mut count = [0; 8];
                 // Only this half reads it. A failed read leaves it set, and the next sleep
                 // returns at once.
-                let _ = rustix::io::read(&self.link.interrupt, &mut count);
+                let _ = rustix::io::read(&self.receiver.link.interrupt, &mut count);
             }
             if !socket.is_empty() {
-                return Ok(Slept::LookAgain);
+                return Ok(Waited::Found(()));
             }
         }
-    }
-
-    /// Whether a waker ended this wait. Most receives find no wake, and a load is cheaper than
-    /// a swap.
-    fn take_wake(&self) -> bool {
-        self.link.woken.load(Ordering::Relaxed) && self.link.woken.swap(false, Ordering::AcqRel)
     }
 }
 
