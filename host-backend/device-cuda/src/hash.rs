@@ -150,15 +150,9 @@ mod tests {
         device
             .launch(
                 Launch {
-                    function: kernel.id,
                     grid: [count, 1, 1],
                     block: [THREADS, 1, 1],
-                    dynamic_shared: 0,
-                    cooperative: false,
-                    programmatic: false,
-                    cluster: [0; 3],
-                    preferences: Vec::new(),
-                    parameters: parameters.into(),
+                    ..Launch::of_one_thread(kernel.id, parameters)
                 },
                 StreamId::LEGACY,
             )

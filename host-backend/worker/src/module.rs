@@ -61,16 +61,11 @@ impl Objects {
 
     /// A launch for a query about a kernel.
     fn launch_of(&self, function: FunctionHandle) -> Outcome<DeviceLaunch<'static>> {
+        let function = self.modules.kernel(function.0)?.id;
         Ok(DeviceLaunch {
-            function: self.modules.kernel(function.0)?.id,
             grid: [0; 3],
             block: [0; 3],
-            dynamic_shared: 0,
-            cooperative: false,
-            programmatic: false,
-            cluster: [0; 3],
-            preferences: Vec::new(),
-            parameters: (&[]).into(),
+            ..DeviceLaunch::of_one_thread(function, Vec::new())
         })
     }
 }

@@ -173,15 +173,8 @@ impl Machine {
         let mut parameters = (self.arena + OUT).to_le_bytes().to_vec();
         parameters.extend(self.arena.to_le_bytes());
         let launch = Launch {
-            function: function.id,
-            grid: [1, 1, 1],
             block: [THREADS as u32, 1, 1],
-            dynamic_shared: 0,
-            cooperative: false,
-            programmatic: false,
-            cluster: [0; 3],
-            preferences: Vec::new(),
-            parameters: parameters.into(),
+            ..Launch::of_one_thread(function.id, parameters)
         };
         self.device.launch(launch, stream)?;
         self.device
