@@ -46,10 +46,10 @@ const SYSTEM: [&str; 2] = ["/etc", "/boot"];
 /// The newest Landlock interface requested. What an older kernel lacks is left out.
 const NEWEST: ABI = ABI::V6;
 
-/// Applies to the calling thread and those that it starts. They execute only programs of
-/// the worker's directory and the host's, of which a site's engine of leases may run some; they change no file
-/// beneath the host's directories of programs and its configuration, except beneath those of
-/// `own`; they create no device files. With Landlock the kernel also refuses mounts, and
+/// Applies to the calling thread and those that it starts. They execute only programs of the
+/// worker's directory and of the host's, which a site's lease engine may need. They change no
+/// files in the host's directories of programs and of configuration, except below `own`. They
+/// create no device files. With Landlock the kernel also refuses mounts, and
 /// access to the memory of processes that they did not start.
 ///
 /// Directories directly beneath the root that are created later cannot be written.

@@ -10,7 +10,7 @@
 
 mod partition;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use paragpu_protocol::handle::StreamHandle;
@@ -131,7 +131,8 @@ impl GraphExec {
     ) -> Result<Arc<Self>> {
         let mut flat = graph.flatten()?;
         let segments = partition(&flat, home);
-        let awaited: Vec<usize> = segments.iter().flat_map(|one| one.after.clone()).collect();
+        let awaited = segments.iter().flat_map(|one| one.after.iter().copied());
+        let awaited: HashSet<usize> = awaited.collect();
         let is_whole = segments.len() == 1;
         let mut exec = Self {
             flags,

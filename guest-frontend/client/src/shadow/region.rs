@@ -67,9 +67,8 @@ impl Region {
 
     /// A shadow of the same memory on another host, at `device`, with these contents.
     pub(super) fn copy_at(&self, device: u64, contents: Vec<u8>) -> Arc<Self> {
-        let host = self.host.cut(0, self.host.len());
         let base = device - (self.device - self.base);
-        let mut copy = Self::make(host, device, (base, self.length), true);
+        let mut copy = Self::make(self.memory(), device, (base, self.length), true);
         copy.is_copy = true;
         copy.state.get_mut().agreed = Arc::new(contents);
         Arc::new(copy)

@@ -159,16 +159,10 @@ pub fn share_managed(owner: &Session) -> Result<bool> {
     }
     let mut enabled = ENABLED.lock();
     if !enabled.managed.contains(&ordinal) {
-        others_than(owner).try_for_each(|other| open(other, owner))?;
+        device::others_than(owner).try_for_each(|other| open(other, owner))?;
         enabled.managed.insert(ordinal);
     }
     Ok(true)
-}
-
-/// The other sessions.
-fn others_than(session: &Session) -> impl Iterator<Item = &'static Session> {
-    let others = (0..MAX_DEVICES).filter(|ordinal| *ordinal != session.ordinal());
-    others.filter_map(device::session_if_open)
 }
 
 /// Allocates zeroed pinned memory of which each device has a copy.
@@ -178,7 +172,7 @@ fn others_than(session: &Session) -> impl Iterator<Item = &'static Session> {
 pub fn allocate_copied(owner: &Session, size: u64) -> Result<u64> {
     let mut enabled = ENABLED.lock();
     let address = owner.host().allocate_for_all(size)?;
-    let mut others = others_than(owner);
+    let mut others = device::others_than(owner);
     if let Err(status) = others.try_for_each(|other| other.host().share(owner.host(), address)) {
         leave_copies(owner, address);
         // The first error is the one to report.
@@ -206,7 +200,7 @@ pub fn copy_again(session: &Session) {
 }
 
 fn leave_copies(owner: &Session, address: u64) {
-    for other in others_than(owner) {
+    for other in device::others_than(owner) {
         // Failed work uses nothing any more.
         let _ = other.host().forsake(Some(address));
     }

@@ -80,6 +80,12 @@ pub fn others_reach(owner: &Session) -> bool {
     visible().is_ok_and(|all| all.iter().all(|other| *other == own || reaches(*other)))
 }
 
+/// The sessions of the other devices that the program uses.
+pub fn others_than(session: &Session) -> impl Iterator<Item = &'static Session> {
+    let others = (0..MAX_DEVICES).filter(|ordinal| *ordinal != session.ordinal());
+    others.filter_map(session_if_open)
+}
+
 /// The session of a device, opened at its first use.
 pub fn session(ordinal: u32) -> Result<&'static Session> {
     let slot = SESSIONS

@@ -74,11 +74,8 @@ pub(super) fn adopt_named(session: &Session, parameters: &[u8]) -> Result<bool> 
 
 /// Ends the access of other devices to memory that a session pinned and is about to unpin.
 fn release(session: &Session, found: &Pinned) -> Result {
-    let others = (0..session.device_count())
-        .filter(|ordinal| *ordinal != session.ordinal())
-        .filter_map(device::session_if_open);
     let mut outcome = Ok(());
-    for other in others {
+    for other in device::others_than(session) {
         outcome = outcome.and(other.host().forsake(Some(found.device)));
     }
     outcome

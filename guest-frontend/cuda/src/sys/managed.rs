@@ -63,8 +63,8 @@ fn allocate(session: &Session, size: u64) -> Result<u64> {
     Ok(found)
 }
 
-/// Zeroed memory that migrates or of which each of several devices has a copy. `None` if it
-/// is to be pinned memory of the only device.
+/// Zeroed memory that migrates, or of which each of several devices has a copy. `None` if the
+/// program sees one device and the memory does not migrate: the caller allocates pinned memory.
 pub(super) fn allocate_for_devices(session: &Session, size: u64) -> Result<Option<u64>> {
     if device::migrates(size)
         && peers::share_managed(session)?

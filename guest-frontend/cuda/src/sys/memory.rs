@@ -140,11 +140,9 @@ pub fn release(session: &Session, address: u64) -> Result {
 
 /// Waits for the work of other devices, which may use managed memory of this one.
 fn finish_others(session: &Session) {
-    for other in (0..MAX_DEVICES).filter_map(device::session_if_open) {
-        if !std::ptr::eq(other, session) {
-            // Failed work uses nothing any more.
-            let _ = other.synchronize();
-        }
+    for other in device::others_than(session) {
+        // Failed work uses nothing any more.
+        let _ = other.synchronize();
     }
 }
 
