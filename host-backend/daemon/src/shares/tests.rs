@@ -320,7 +320,7 @@ fn host(shares: &[(&str, TimeShare)]) -> Host {
 /// starts another. Returns the time that this VM had.
 fn run_restarting(
     host: &Host,
-    programs: &mut Vec<Program>,
+    programs: &mut [Program],
     shares: &mut Shares,
     vm: &str,
     length: Duration,
@@ -354,13 +354,7 @@ fn restarts_do_not_evade_a_cap() {
     };
     let (host, mut shares) = (host(&[("a", cap)]), Shares::default());
     let length = Duration::from_secs(5);
-    let worked = run_restarting(
-        &host,
-        &mut vec![program(0, 50_000)],
-        &mut shares,
-        "a",
-        length,
-    );
+    let worked = run_restarting(&host, &mut [program(0, 50_000)], &mut shares, "a", length);
     let got = worked.as_secs_f64() / length.as_secs_f64();
     assert!(got < 0.12, "{got}");
 }
@@ -371,7 +365,7 @@ fn restarts_do_not_evade_a_weight() {
     let (mut shares, length) = (Shares::default(), Duration::from_secs(5));
     shares.join(1, "b", "cuda:0");
     shares.follow(&host, Instant::now());
-    let mut programs = vec![program(1, 1_000), program(0, 20_000)];
+    let mut programs = [program(1, 1_000), program(0, 20_000)];
     let worked = run_restarting(&host, &mut programs, &mut shares, "a", length);
     let got = worked.as_secs_f64() / length.as_secs_f64();
     assert!((got - 0.1).abs() < 0.03, "{got}");
@@ -384,7 +378,7 @@ fn a_debt_is_remembered_until_it_is_paid() {
         ..share(100)
     };
     let (host, mut shares, mut now) = (host(&[("a", cap)]), Shares::default(), Instant::now());
-    let mut programs = vec![program(1, 100_000)];
+    let mut programs = [program(1, 100_000)];
     shares.join(1, "a", "cuda:0");
     shares.follow(&host, now);
     now = run(&mut shares, &mut programs, now, Duration::from_millis(100));
