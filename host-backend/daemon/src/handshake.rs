@@ -586,7 +586,11 @@ mod tests {
     }
 
     const LOCAL: Peer = Peer::Local { uid: 0, pid: 1 };
-    const DEVICE: Peer = Peer::Device { uid: 0, pid: 1 };
+    const DEVICE: Peer = Peer::Device {
+        uid: 0,
+        pid: 1,
+        process: 1,
+    };
 
     #[test]
     fn not_a_byte_past_the_hello_is_read() {

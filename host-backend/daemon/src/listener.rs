@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use paragpu_config::VmSocket;
+use paragpu_control::peer;
 use vsock::{VMADDR_CID_ANY, VsockListener};
 
 use crate::Error;
@@ -31,6 +32,9 @@ pub enum Peer {
         uid: u32,
         /// Its process; 0 if it is not visible in the daemon's PID namespace.
         pid: i32,
+        /// A number that differs between processes of all PID namespaces (Linux 6.9), or the
+        /// process ID.
+        process: u64,
     },
     /// A machine, by its address.
     Remote(SocketAddr),
@@ -244,9 +248,16 @@ impl Side {
         if let Self::Vm(vm) = self {
             return Ok(Peer::Vm(Arc::clone(vm)));
         }
-        let (uid, pid) = paragpu_control::peer::credentials(stream)?;
+        let (uid, pid) = peer::credentials(stream)?;
         Ok(match self {
-            Self::Devices => Peer::Device { uid, pid },
+            Self::Devices => {
+                let identity = peer::pidfd(stream).ok().as_ref().and_then(peer::identity);
+                Peer::Device {
+                    uid,
+                    pid,
+                    process: identity.unwrap_or(u64::from(pid.unsigned_abs())),
+                }
+            }
             _ => Peer::Local { uid, pid },
         })
     }

@@ -24,8 +24,8 @@ use crate::listener::Peer;
 pub enum PeerIdentity {
     /// A user of this host.
     User(u32),
-    /// A device process.
-    Process(i32),
+    /// A device process, by [`Peer::Device::process`].
+    Process(u64),
     /// A VM by its context identifier.
     Cid(u32),
     /// A VM by its socket.
@@ -40,7 +40,7 @@ impl PeerIdentity {
     pub fn of(peer: &Peer) -> Self {
         match peer {
             Peer::Local { uid, .. } => Self::User(*uid),
-            Peer::Device { pid, .. } => Self::Process(*pid),
+            Peer::Device { process, .. } => Self::Process(*process),
             Peer::Remote(from) | Peer::Host { from, .. } => Self::of_address(from.ip()),
             Peer::Certified(guest) => Self::of_address(guest.from.ip()),
             Peer::Cid(cid) => Self::Cid(*cid),
@@ -356,6 +356,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn device_processes_of_other_namespaces_are_different_sources() {
+        let process = |pid, process| {
+            PeerIdentity::of(&Peer::Device {
+                uid: 0,
+                pid,
+                process,
+            })
+        };
+        assert_ne!(process(0, 7), process(0, 8));
+        assert_eq!(process(0, 7), process(0, 7));
+    }
 
     #[test]
     fn an_ipv6_prefix_is_one_machine() {
