@@ -1,5 +1,5 @@
 //! Shared code of this crate's tests: a device, PTX for it, and copies of its memory.
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, reason = "examples use a part")]
 
 pub mod table;
 

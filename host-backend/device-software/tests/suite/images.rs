@@ -1,8 +1,6 @@
 //! Fat binaries: all compressions, and all kinds of corruption.
 
-mod common;
-
-use common::{Gpu, module};
+use crate::common::{Gpu, module};
 use paragpu_device_software::{decode, ptx::parser};
 use paragpu_fatbin::{self as fatbin, ImageError};
 use paragpu_protocol::status::Status;

@@ -1,11 +1,9 @@
 //! Kernels as nvcc compiles them. Runs if the programs of this repository are built.
 
-mod common;
-
 use paragpu_corpora::skip;
 use std::path::PathBuf;
 
-use common::{Arg, Gpu};
+use crate::common::{Arg, Gpu};
 
 /// The text of each program; `None`, with a message, if they are not built.
 fn programs() -> Option<Vec<(PathBuf, String)>> {

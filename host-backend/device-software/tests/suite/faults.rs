@@ -1,8 +1,6 @@
 //! Faults of kernels and images, and their errors.
 
-mod common;
-
-use common::{Arg, DeviceSlot, Gpu, STREAM, module};
+use crate::common::{Arg, DeviceSlot, Gpu, STREAM, module};
 use paragpu_device::Error;
 use paragpu_device::conformance::settle;
 use paragpu_device_software::Options;

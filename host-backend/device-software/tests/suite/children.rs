@@ -1,8 +1,6 @@
 //! Kernels that launch kernels, and forged launches.
 
-mod common;
-
-use common::{Arg, Gpu, module};
+use crate::common::{Arg, Gpu, module};
 
 /// What nvcc declares, and kernels: `count` adds its parameter to a word; `parent` launches
 /// `count` or itself, depending on the words at `data`, and writes the status. `body`
