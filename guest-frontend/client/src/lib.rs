@@ -37,6 +37,7 @@ pub mod host_function;
 mod host_view;
 mod junction;
 pub mod launch;
+mod managed_home;
 pub mod managed_memory;
 mod managed_variable;
 mod maps;

@@ -140,7 +140,12 @@ fn what_one_session_writes_another_reads() {
         size,
         token,
     };
-    assert_eq!(status(one.mem_take(&take(size, token))), Status(201));
+    let own = MemTake {
+        address: mine + 8 * CHUNK,
+        size,
+        token,
+    };
+    assert_eq!(status(one.mem_take(&own)), Status(201));
     for (size, token, expected) in [
         (size, [9; 16], Status::INVALID_HANDLE),
         (CHUNK, token, Status::INVALID_VALUE),
@@ -192,4 +197,40 @@ fn what_one_session_writes_another_reads() {
     assert_eq!(late, Status::INVALID_HANDLE);
     settle(&mut one);
     assert_eq!(bytes(mine + CHUNK), [0; 16]);
+}
+
+#[test]
+fn a_session_maps_its_own_memory_in_the_arena_of_another_device() {
+    let offers = Offers::default();
+    let mut one = session(13, &offers);
+    let (mine, elsewhere) = (one.gpu.regions().arena, Regions::of(14).unwrap().arena);
+    let map = MemMap {
+        address: DeviceAddress(mine),
+        size: CHUNK,
+    };
+    one.mem_map(&map).unwrap();
+    let MemoryOffer { token, .. } = one.mem_offer(&MemOffer { address: mine }).unwrap();
+    let take = MemTake {
+        address: elsewhere,
+        size: CHUNK,
+        token,
+    };
+    one.mem_take(&take).unwrap();
+    assert!(one.mem_take(&take).is_err());
+    one.objects
+        .memset(&mut one.gpu, &fill(elsewhere + 5, 7, 16))
+        .unwrap();
+    settle(&mut one);
+    assert_eq!(bytes(mine + 5), [7; 16]);
+    // It counts once.
+    let more = MemMap {
+        address: DeviceAddress(mine + CHUNK),
+        size: 3 * CHUNK,
+    };
+    one.mem_map(&more).unwrap();
+    let leave = MemLeave { address: elsewhere };
+    one.mem_leave(&leave).unwrap();
+    settle(&mut one);
+    one.mem_take(&take).unwrap();
+    assert_eq!(bytes(elsewhere + 5), [7; 16]);
 }
