@@ -38,6 +38,7 @@ mod host_view;
 mod image_hash;
 mod junction;
 pub mod launch;
+mod managed_home;
 pub mod managed_memory;
 mod managed_variable;
 mod maps;

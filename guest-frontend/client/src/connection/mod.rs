@@ -2,6 +2,7 @@
 //! Waiting threads read the replies: [`receive`].
 
 pub mod connect;
+mod pause;
 mod pinned;
 mod receive;
 mod reconnect;
@@ -15,6 +16,7 @@ use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{
@@ -64,6 +66,8 @@ struct Outgoing {
     look: usize,
     /// Number of earlier connections.
     generation: u64,
+    /// The only thread that may send, if there is one.
+    paused_by: Option<ThreadId>,
 }
 
 /// The receiving half.
@@ -187,6 +191,7 @@ impl Link {
                 kept: Retained::with_capacity(kept),
                 look: CHECK_INTERVAL,
                 generation: 0,
+                paused_by: None,
             }),
             incoming: Mutex::new(Incoming {
                 receiver: connection.receiver,
@@ -437,6 +442,11 @@ impl Link {
                 None if self.queue_up(&mut turn) => continue,
                 None => self.outgoing.lock(),
             };
+            if outgoing.is_paused() {
+                drop(outgoing);
+                self.await_resumed();
+                continue;
+            }
             if self.recovery.is_some() && self.is_full(&mut outgoing) {
                 drop(outgoing);
                 if self.queue_up(&mut turn) {
