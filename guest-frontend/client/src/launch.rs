@@ -55,7 +55,8 @@ impl Launches {
         shape: &Shape,
         parameters: &[u8],
     ) -> Result<()> {
-        // Calls that other threads send from here on have no order with this one.
+        // Calls that other threads send from here on have no order with this one, nor do those
+        // that the host has submitted.
         let knows = Launch::knows(self.streams.sent());
         self.check(function, shape)?;
         if stream.is_capturing() {
@@ -64,9 +65,9 @@ impl Launches {
         }
         let preferences = shape.preferences.encode();
         let visible = self.shadows.before_launch(parameters)?;
-        let position = self.streams.post_work(
+        let position = self.streams.post_launch(
             stream,
-            &Launch {
+            Launch {
                 function: function.handle(),
                 stream: stream.handle(),
                 grid: shape.grid,

@@ -12,6 +12,7 @@ use paragpu_protocol::table::{
 };
 use parking_lot::Mutex;
 
+use crate::alone::Alone;
 use crate::connection::Link;
 use crate::copy_order::CopyOrder;
 use crate::error::Result;
@@ -43,7 +44,7 @@ pub struct Streams {
     legacy: Arc<Stream>,
     /// Position of the last kernel or host function in a blocking stream, for which the
     /// legacy default stream waits.
-    running: AtomicU64,
+    running: Alone<AtomicU64>,
     /// Progress of all streams.
     progress: Arc<Progress>,
     /// Position of the last work in a non-blocking stream.
@@ -85,7 +86,7 @@ impl Streams {
             handles,
             shadows,
             session,
-            running: AtomicU64::new(0),
+            running: Alone::default(),
             progress,
             unordered: Progress::default(),
             orphans: Progress::default(),
@@ -131,21 +132,43 @@ impl Streams {
         lent: Option<HostSlice>,
     ) -> Result<u64> {
         self.before_work(stream)?;
-        // Recorded before any later call can be sent: a thread that sees a later position as
-        // posted or complete must also see this one as posted.
-        self.link.post_and(call, lent, |position| {
-            stream.progress().post(position);
-            if runs_code(C::INFO.number) {
-                stream.note_running(position);
-                if stream.is_blocking() {
-                    self.running.store(position, Ordering::Release);
-                }
+        let note = |position| self.note_work(stream, C::INFO.number, position);
+        self.link.post_and(call, lent, note)
+    }
+
+    /// Records work in a stream. Called before any later call can be sent: a thread that sees a
+    /// later position as posted or complete must also see this one as posted.
+    fn note_work(&self, stream: &Stream, number: u16, position: u64) {
+        stream.progress().post(position);
+        if runs_code(number) {
+            stream.note_running(position);
+            if stream.is_blocking() {
+                self.running.store(position, Ordering::Release);
             }
-            if !stream.is_blocking() {
-                self.unordered.post(position);
-            }
-            self.progress.post(position);
-        })
+        }
+        if !stream.is_blocking() {
+            self.unordered.post(position);
+        }
+        self.progress.post(position);
+    }
+
+    /// Posts a launch. If the host asks for it, returns only once the launch is submitted, as
+    /// natively.
+    pub(crate) fn post_launch(&self, stream: &Stream, launch: Launch<'_>) -> Result<u64> {
+        let words = self.window.words();
+        let awaited = words.and_then(|words| Some((words, self.link.launch_word(words)?)));
+        let Some((words, word)) = awaited else {
+            return self.post_work(stream, &launch);
+        };
+        self.before_work(stream)?;
+        let told = Launch {
+            flags: launch.flags | Launch::told_by(word),
+            ..launch
+        };
+        let note = |position| self.note_work(stream, Launch::INFO.number, position);
+        let position = self.link.post_awaited(&told, note)?;
+        self.link.await_submission(words, word, position);
+        Ok(position)
     }
 
     /// Must be called before work is posted to a stream.

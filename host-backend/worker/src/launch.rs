@@ -6,7 +6,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::Launch;
 use paragpu_protocol::types::LaunchPreference;
 
-use crate::error::{Outcome, fail};
+use crate::error::{Fault, Outcome, fail};
 use crate::session::Session;
 use crate::session::graph::NodeWork;
 use crate::session::lanes::Place;
@@ -56,6 +56,20 @@ fn preferences(encoded: &[u8]) -> Outcome<Vec<Preference>> {
 
 impl Session {
     pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
+        let position = self.link.executed();
+        let place = Place {
+            position,
+            concurrent: call.concurrent(position),
+            word: call.word(),
+        };
+        let launched = self.launch_at(call, place);
+        if let Err(Fault::Call(_)) = launched {
+            self.gpu.tell(place);
+        }
+        launched
+    }
+
+    fn launch_at(&mut self, call: &Launch<'_>, place: Place) -> Outcome<()> {
         let NodeWork { work, prints } = self.objects.launch_work(call)?;
         self.pacing.admit(&mut self.gpu)?;
         // Parameters are kept until the kernel begins.
@@ -64,15 +78,12 @@ impl Session {
         let (streams, gpu) = (&mut self.objects.streams, &mut self.gpu);
         let stream = streams.for_pieces(gpu, call.stream, pieces)?;
         self.printing.note(prints);
-        let position = self.link.executed();
-        let concurrent = call.concurrent(position);
-        let place = Place {
-            position,
-            concurrent,
-        };
         match self.pacing.is_paced() {
-            true => self.gpu.submit(&work, stream)?,
-            false => self.gpu.launch(&work, stream, place)?,
+            true => self.gpu.launch_paced(&work, stream, place)?,
+            false => {
+                let window = self.copies.tokens.window();
+                self.gpu.launch(&work, stream, place, window)?;
+            }
         }
         self.pacing.launched(&mut self.gpu, stream)?;
         self.statistics.launches.add(1);
