@@ -19,6 +19,7 @@ use paragpu_protocol::layout::{Regions, launch_word};
 use paragpu_protocol::reply::encode_done;
 use paragpu_protocol::table::{FunctionGet, ImageQuery, Launch, ModuleLoad, SnapshotDevice};
 use paragpu_protocol::types::{DeviceSnapshot, FunctionInfo, encode_pairs};
+use parking_lot::Mutex;
 
 /// A launch that the host received.
 struct Received {
@@ -104,8 +105,12 @@ fn launch(session: &Session, function: &Function) {
     launched.unwrap();
 }
 
+/// Sessions of one process would have their windows at the same address.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Runs `test` with a session, a kernel, the window and the launches that the host receives.
 fn with_host(test: impl FnOnce(&Session, &Function, &Window, &Receiver<Received>)) {
+    let _alone = ALONE.lock();
     let (guest, host) = UnixStream::pair().unwrap();
     let regions = Regions::of(0).unwrap();
     let (host, ends) =
@@ -144,6 +149,9 @@ fn ask(window: &Window) {
 #[test]
 fn submitted_launches_are_not_followed() {
     with_host(|session, function, window, received| {
+        // The first asks for the device's limits after it began.
+        launch(session, function);
+        received.recv().unwrap();
         launch(session, function);
         let posted = received.recv().unwrap();
         assert_eq!((posted.word, posted.concurrent), (0, 0));
