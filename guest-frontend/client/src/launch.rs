@@ -65,20 +65,22 @@ impl Launches {
         }
         let preferences = shape.preferences.encode();
         let visible = self.shadows.before_launch(parameters)?;
-        let position = self.streams.post_launch(
-            stream,
-            Launch {
-                function: function.handle(),
-                stream: stream.handle(),
-                grid: shape.grid,
-                block: shape.block,
-                dynamic_shared: shape.dynamic_shared,
-                flags: self.flags(shape)? | knows,
-                cluster: shape.cluster,
-                preferences: Bytes(&preferences),
-                parameters: Bytes(parameters),
-            },
-        )?;
+        let word = self.streams.launch_word();
+        let launch = Launch {
+            function: function.handle(),
+            stream: stream.handle(),
+            grid: shape.grid,
+            block: shape.block,
+            dynamic_shared: shape.dynamic_shared,
+            flags: self.flags(shape)? | knows | Launch::told_by(word),
+            cluster: shape.cluster,
+            preferences: Bytes(&preferences),
+            parameters: Bytes(parameters),
+        };
+        let position = match word {
+            0 => self.streams.post_work(stream, &launch)?,
+            _ => self.streams.submit_launch(stream, &launch)?,
+        };
         self.shadows
             .after_launch(visible, stream.progress(), position);
         Ok(())

@@ -152,22 +152,24 @@ impl Streams {
         self.progress.post(position);
     }
 
-    /// Posts a launch. If the host asks for it, returns only once the launch is submitted, as
-    /// natively.
-    pub(crate) fn post_launch(&self, stream: &Stream, launch: Launch<'_>) -> Result<u64> {
+    /// The number of the calling thread's launch word, if the host asks threads to wait for
+    /// their launches; otherwise 0.
+    #[inline]
+    pub(crate) fn launch_word(&self) -> u32 {
         let words = self.window.words();
-        let awaited = words.and_then(|words| Some((words, self.link.launch_word(words)?)));
-        let Some((words, word)) = awaited else {
-            return self.post_work(stream, &launch);
-        };
+        words.map_or(0, |words| self.link.launch_word(words))
+    }
+
+    /// Posts a launch that names the calling thread's launch word, and returns once it is
+    /// submitted, as natively.
+    #[cold]
+    pub(crate) fn submit_launch(&self, stream: &Stream, launch: &Launch<'_>) -> Result<u64> {
         self.before_work(stream)?;
-        let told = Launch {
-            flags: launch.flags | Launch::told_by(word),
-            ..launch
-        };
         let note = |position| self.note_work(stream, Launch::INFO.number, position);
-        let position = self.link.post_awaited(&told, note)?;
-        self.link.await_submission(words, word, position);
+        let position = self.link.post_awaited(launch, note)?;
+        if let Some(words) = self.window.words() {
+            self.link.await_submission(words, launch.word(), position);
+        }
         Ok(position)
     }
 

@@ -2,6 +2,7 @@
 //! the host.
 
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -19,7 +20,6 @@ use paragpu_protocol::layout::{Regions, launch_word};
 use paragpu_protocol::reply::encode_done;
 use paragpu_protocol::table::{FunctionGet, ImageQuery, Launch, ModuleLoad, SnapshotDevice};
 use paragpu_protocol::types::{DeviceSnapshot, FunctionInfo, encode_pairs};
-use parking_lot::Mutex;
 
 /// A launch that the host received.
 struct Received {
@@ -105,12 +105,8 @@ fn launch(session: &Session, function: &Function) {
     launched.unwrap();
 }
 
-/// Sessions of one process would have their windows at the same address.
-static ALONE: Mutex<()> = Mutex::new(());
-
 /// Runs `test` with a session, a kernel, the window and the launches that the host receives.
 fn with_host(test: impl FnOnce(&Session, &Function, &Window, &Receiver<Received>)) {
-    let _alone = ALONE.lock();
     let (guest, host) = UnixStream::pair().unwrap();
     let regions = Regions::of(0).unwrap();
     let (host, ends) =
@@ -147,7 +143,7 @@ fn ask(window: &Window) {
 }
 
 #[test]
-fn submitted_launches_are_not_followed() {
+fn only_launches_that_are_not_submitted_are_followed() {
     with_host(|session, function, window, received| {
         // The first asks for the device's limits after it began.
         launch(session, function);
@@ -155,28 +151,32 @@ fn submitted_launches_are_not_followed() {
         launch(session, function);
         let posted = received.recv().unwrap();
         assert_eq!((posted.word, posted.concurrent), (0, 0));
-        ask(window);
-        for submitted in 0..5 {
-            std::thread::scope(|scope| {
-                let returns = scope.spawn(|| launch(session, function));
+        let mut submitted = 0;
+        while submitted < 5 {
+            ask(window);
+            let is_submitted = AtomicBool::new(false);
+            let waited = std::thread::scope(|scope| {
+                let returns = scope.spawn(|| {
+                    launch(session, function);
+                    is_submitted.load(Ordering::Relaxed)
+                });
                 let awaited = received.recv().unwrap();
                 assert_ne!(awaited.word, 0);
                 assert_eq!(
                     awaited.concurrent, submitted,
                     "it only follows the launch that was not awaited"
                 );
-                assert!(!returns.is_finished(), "it is not submitted");
+                is_submitted.store(true, Ordering::Relaxed);
                 let word = launch_word(awaited.word) as usize;
                 store_token(window, word, awaited.position as u32);
+                returns.join().unwrap()
             });
+            // On a busy machine the thread may have given up.
+            let gave_up = load_token(window, launch_word(0) as usize) == 0;
+            assert!(waited || gave_up);
+            submitted = if gave_up { 0 } else { submitted + 1 };
         }
-    });
-}
-
-#[test]
-fn a_launch_that_is_not_submitted_is_followed() {
-    with_host(|session, function, window, received| {
-        ask(window);
+        // The host does not submit this one in time.
         launch(session, function);
         let lost = received.recv().unwrap();
         assert_ne!(lost.word, 0);

@@ -82,13 +82,19 @@ impl Link {
     }
 
     /// The number of the calling thread's launch word, if the host asks threads to wait for
-    /// their launches and the thread has one.
-    pub(crate) fn launch_word(&self, words: &Window) -> Option<u32> {
-        if load_token(words, launch_word(0) as usize) == 0 {
-            return None;
+    /// their launches and the thread has one; otherwise 0.
+    #[inline]
+    pub(crate) fn launch_word(&self, words: &Window) -> u32 {
+        match load_token(words, launch_word(0) as usize) {
+            0 => 0,
+            _ => self.own_launch_word(),
         }
-        let slot = with_slot(&self.slots, |slot, _| u32::from(slot))?;
-        (slot < LAUNCH_WORDS).then_some(slot)
+    }
+
+    #[cold]
+    fn own_launch_word(&self) -> u32 {
+        let slot = with_slot(&self.slots, |slot, _| u32::from(slot));
+        slot.filter(|slot| *slot < LAUNCH_WORDS).unwrap_or(0)
     }
 
     /// Waits until the host has submitted the launch at `position`, which named the calling
