@@ -7,10 +7,14 @@ use paragpu_protocol::table::Launch;
 use paragpu_protocol::types::LaunchPreference;
 
 use crate::error::{Fault, Outcome, fail};
-use crate::session::Session;
+use crate::session::copies::Copies;
+use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
 use crate::session::lanes::Place;
 use crate::session::objects::Objects;
+use crate::session::replies::Replies;
+use crate::session::turn::Pacing;
+use crate::statistics::Statistics;
 
 /// Bytes of parameters that count as another item of queued work.
 const PIECE: usize = 1024;
@@ -54,39 +58,44 @@ fn preferences(encoded: &[u8]) -> Outcome<Vec<Preference>> {
     Ok(preferences)
 }
 
-impl Session {
-    pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
-        let position = self.link.executed();
+impl Objects {
+    pub(crate) fn launch(
+        &mut self,
+        gpu: &mut Gpu,
+        pacing: &mut Pacing,
+        replies: &mut Replies,
+        copies: &mut Copies,
+        statistics: &Statistics,
+        call: &Launch<'_>,
+    ) -> Outcome<()> {
+        let position = replies.link.executed();
         let place = Place {
             position,
             concurrent: call.concurrent(position),
             word: call.word(),
         };
-        let launched = self.launch_at(call, place);
-        if let Err(Fault::Call(_)) = launched {
-            self.gpu.tell(place);
+        let mut submit = || {
+            let NodeWork { work, prints } = self.launch_work(call)?;
+            pacing.admit(gpu)?;
+            // Parameters are kept until the kernel begins.
+            let pieces = 1 + call.parameters.0.len() / PIECE;
+            let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
+            let stream = self.streams.for_pieces(gpu, call.stream, pieces)?;
+            replies.printing.note(prints);
+            match pacing.is_paced() {
+                true => gpu.launch_paced(&work, stream, place)?,
+                false => gpu.launch(&work, stream, place, copies.tokens.window())?,
+            }
+            pacing.launched(gpu, stream)?;
+            Ok(())
+        };
+        let launched = submit();
+        match &launched {
+            Ok(()) => statistics.launches.add(1),
+            Err(Fault::Call(_)) => gpu.tell(place),
+            // It is tried again.
+            Err(_) => {}
         }
         launched
-    }
-
-    fn launch_at(&mut self, call: &Launch<'_>, place: Place) -> Outcome<()> {
-        let NodeWork { work, prints } = self.objects.launch_work(call)?;
-        self.pacing.admit(&mut self.gpu)?;
-        // Parameters are kept until the kernel begins.
-        let pieces = 1 + call.parameters.0.len() / PIECE;
-        let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
-        let (streams, gpu) = (&mut self.objects.streams, &mut self.gpu);
-        let stream = streams.for_pieces(gpu, call.stream, pieces)?;
-        self.printing.note(prints);
-        match self.pacing.is_paced() {
-            true => self.gpu.launch_paced(&work, stream, place)?,
-            false => {
-                let window = self.copies.tokens.window();
-                self.gpu.launch(&work, stream, place, window)?;
-            }
-        }
-        self.pacing.launched(&mut self.gpu, stream)?;
-        self.statistics.launches.add(1);
-        Ok(())
     }
 }

@@ -86,6 +86,12 @@ fn memory(size: u64, seals: SealFlags) -> OwnedFd {
     memory
 }
 
+fn share(session: &mut Session, parts: &Parts) -> Result<bool, StateError> {
+    let (gpu, memory) = (&mut session.gpu, &mut session.memory);
+    let (objects, replies) = (&mut session.objects, &mut session.replies);
+    session.sharing.share(gpu, memory, objects, replies, parts)
+}
+
 /// A program frees memory while rounds describe it, so that no round may wait for an offer.
 #[test]
 fn a_round_does_not_wait_for_memory_that_nobody_offers() {
@@ -98,8 +104,11 @@ fn a_round_does_not_wait_for_memory_that_nobody_offers() {
     part.push(1);
     part.extend([7; 16]);
     let parts = Parts::decode(&part).unwrap();
-    assert!(!session.share(&parts).unwrap(), "it is left to the stop");
-    assert!(session.share(&Parts::decode(&[0]).unwrap()).unwrap());
+    assert!(
+        !share(&mut session, &parts).unwrap(),
+        "it is left to the stop"
+    );
+    assert!(share(&mut session, &Parts::decode(&[0]).unwrap()).unwrap());
     part.pop();
     assert!(Parts::decode(&part).is_err() && Parts::decode(&[]).is_err());
 }

@@ -185,7 +185,7 @@ impl Source {
         // the window, as for another host, and its program reconnects.
         let local = same_host && !has_foreign_window(session);
         let follows = match same_host && !local && follows.is_empty() {
-            true => session.link.communicator().to_owned(),
+            true => session.replies.link.communicator().to_owned(),
             false => follows,
         };
         may_leave(session, local, &follows)?;
@@ -205,7 +205,7 @@ impl Source {
             device: identity.ordinal,
             token: identity.token,
             guest_pid: identity.guest_pid,
-            communicator: Text(session.link.communicator()),
+            communicator: Text(session.replies.link.communicator()),
             follows: Text(&follows),
             wanted,
         });

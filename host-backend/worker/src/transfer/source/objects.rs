@@ -184,7 +184,7 @@ impl Source {
         // Only for these objects: the program may map more while they are sent.
         self.shared.begin(session)?;
         let items = Arc::clone(&self.recreated.items);
-        self.send_sharing(session.shared_parts(), false)?;
+        self.send_sharing(session.sharing.parts(&session.memory), false)?;
         self.peer.send_off();
         self.peer
             .stage()?
@@ -291,7 +291,7 @@ impl Source {
     /// created since the last round.
     pub(super) fn catch_up(&mut self, session: &mut Session) -> Result<(), StateError> {
         let items = self.items(session)?;
-        let sharing = session.shared_parts();
+        let sharing = session.sharing.parts(&session.memory);
         let same = !self.recreated.lacks_shared
             && items == *self.recreated.items
             && sharing == self.recreated.sharing

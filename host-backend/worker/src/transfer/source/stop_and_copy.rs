@@ -49,7 +49,11 @@ impl Source {
         // A reconnecting guest receives the frames that it lacks.
         let settled = !self.local
             || matches!(
-                session.link.sender().settle(Instant::now() + SILENCE),
+                session
+                    .replies
+                    .link
+                    .sender()
+                    .settle(Instant::now() + SILENCE),
                 Ok(true)
             );
         if !settled {

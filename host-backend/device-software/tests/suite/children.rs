@@ -1,0 +1,165 @@
+//! Kernels that launch kernels, and forged launches.
+
+use crate::common::{Arg, Gpu, module};
+
+/// What nvcc declares, and kernels: `count` adds its parameter to a word; `parent` launches
+/// `count` or itself, depending on the words at `data`, and writes the status. `body`
+/// precedes the launch, with the buffer in %buffer.
+fn program(body: &str) -> String {
+    module(&format!(
+        ".extern .func (.param .b64 r) __cudaCDP2GetParameterBufferV2(.param .b64 f,
+    .param .align 4 .b8 g[12], .param .align 4 .b8 b[12], .param .b32 s);
+.extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.param .b64 p, .param .b64 s);
+.visible .entry count(.param .u64 data, .param .u32 by) {{
+    .reg .b32 %by; .reg .b64 %data;
+    ld.param.u64 %data, [data]; ld.param.u32 %by, [by];
+    red.global.add.u32 [%data], %by; ret; }}
+.visible .entry parent(.param .u64 data, .param .u32 itself) {{
+    .reg .pred %p; .reg .b32 %r<9>; .reg .b64 %data, %f, %g, %buffer, %x;
+    .param .b64 func; .param .align 4 .b8 grid[12]; .param .align 4 .b8 block[12]; .param .b32 shared;
+    .param .b64 got; .param .b64 where; .param .b64 stream; .param .b32 status;
+    ld.param.u64 %data, [data]; ld.param.u32 %r1, [itself];
+    mov.u64 %f, count; mov.u64 %g, parent; setp.ne.u32 %p, %r1, 0; selp.u64 %f, %g, %f, %p;
+    st.param.b64 [func], %f; ld.global.u32 %r2, [%data+16];
+    st.param.b32 [grid], 2; st.param.b32 [grid+4], 1; st.param.b32 [grid+8], 1;
+    st.param.b32 [block], %r2; st.param.b32 [block+4], 1; st.param.b32 [block+8], 1;
+    st.param.b32 [shared], 0;
+    call (got), __cudaCDP2GetParameterBufferV2, (func, grid, block, shared);
+    ld.param.b64 %buffer, [got];
+    st.u64 [%buffer], %data; st.u32 [%buffer+8], %r1;
+    {body}
+    st.param.b64 [where], %buffer; st.param.b64 [stream], 0;
+    call (status), __cudaCDP2LaunchDeviceV2, (where, stream);
+    ld.param.b32 %r3, [status]; red.global.max.u32 [%data+8], %r3;
+    red.global.add.u32 [%data+24], 1; ret; }}"
+    ))
+}
+
+/// Runs `parent`, whose child has blocks of `threads` threads. Returns the words of its
+/// memory.
+fn run(body: &str, threads: u32, itself: u32) -> Vec<u32> {
+    let mut gpu = Gpu::new();
+    let f = gpu.kernel(&program(body), "parent");
+    let base = gpu.arena;
+    gpu.put32(0, &[0, 0, 0, 0, threads, 0, 0]);
+    gpu.launch(&f, [1, 1, 1], [1, 1, 1], &[Arg::P(base), Arg::W(itself)])
+        .unwrap();
+    gpu.get32(0, 7)
+}
+
+#[test]
+fn a_child_runs_before_its_parent_is_over() {
+    let by_three = "st.u32 [%buffer+8], 3;";
+    assert_eq!(run(by_three, 5, 0)[..3], [3 * 2 * 5, 0, 0]);
+}
+
+#[test]
+fn a_family_has_a_last_generation() {
+    // Each of two blocks with one thread launches two more.
+    let words = run(
+        "ld.global.u32 %r4, [%data+24]; setp.gt.u32 %p, %r4, 3000; @%p ret;",
+        1,
+        1,
+    );
+    assert!(words[6] > 3000, "{words:?}");
+    // Each launches one more, without end.
+    let one = "mov.u32 %r4, 1; st.global.u32 [%buffer-40], %r4;";
+    let words = run(one, 1, 1);
+    // cudaErrorLaunchMaxDepthExceeded.
+    assert_eq!((words[2], words[6]), (65, 24), "{words:?}");
+}
+
+#[test]
+fn what_a_kernel_wrote_into_its_buffer_is_checked() {
+    let wrong = [
+        // Blocks that are too large, and a grid of none: cudaErrorInvalidConfiguration.
+        ("", 1025, 9),
+        ("st.u32 [%buffer-40], 0;", 1, 9),
+        // Not a kernel: cudaErrorInvalidDeviceFunction.
+        ("st.u64 [%buffer-48], 77;", 1, 98),
+        (
+            "mov.u64 %x, 0x4000000000ff0; st.u64 [%buffer-48], %x;",
+            1,
+            98,
+        ),
+        // Not a buffer, and one that was launched: cudaErrorInvalidValue.
+        ("mov.u64 %buffer, 0;", 1, 1),
+        ("mov.u64 %buffer, 17;", 1, 1),
+        ("mov.u64 %buffer, 0xfffffffffffffff0;", 1, 1),
+        ("add.u64 %buffer, %data, 48;", 1, 98),
+        (
+            "st.param.b64 [where], %buffer; st.param.b64 [stream], 0;
+            call (status), __cudaCDP2LaunchDeviceV2, (where, stream);",
+            1,
+            1,
+        ),
+    ];
+    for (body, threads, status) in wrong {
+        let words = run(body, threads, 0);
+        assert_eq!(words[2], status, "{body}: {words:?}");
+    }
+}
+
+/// A kernel that fills rows and copies rows from there, writing both statuses, besides one
+/// that calls an unsupported function.
+fn rows([pitch, width, rows]: [u64; 3]) -> String {
+    module(&format!(
+        ".extern .func (.param .b32 r) __cudaCDP2Memset2DAsync_ptsz(.param .b64 to, .param .b64 pitch,
+    .param .b32 value, .param .b64 width, .param .b64 rows, .param .b64 stream);
+.extern .func (.param .b32 r) __cudaCDP2Memcpy2DAsync_ptsz(.param .b64 to, .param .b64 pitch, .param .b64 from,
+    .param .b64 pitch2, .param .b64 width, .param .b64 rows, .param .b32 kind, .param .b64 stream);
+.extern .func (.param .b32 r) __cudaCDP2Memcpy3DAsync_ptsz(.param .b64 what, .param .b64 stream);
+.visible .entry refused(.param .u64 data) {{
+    .param .b64 what; .param .b64 stream; .param .b32 status;
+    st.param.b64 [what], 0; st.param.b64 [stream], 0;
+    call (status), __cudaCDP2Memcpy3DAsync_ptsz, (what, stream); ret; }}
+.visible .entry rows(.param .u64 data) {{
+    .reg .b32 %r<9>; .reg .b64 %data, %x;
+    .param .b64 to; .param .b64 pitch; .param .b64 from; .param .b64 pitch2; .param .b32 value; .param .b64 width;
+    .param .b64 rows; .param .b32 kind; .param .b64 stream; .param .b32 status;
+    ld.param.u64 %data, [data]; add.u64 %x, %data, 8;
+    st.param.b64 [to], %x; st.param.b64 [pitch], {pitch}; st.param.b32 [value], 0x7;
+    st.param.b64 [width], {width}; st.param.b64 [rows], {rows}; st.param.b64 [stream], 0;
+    call (status), __cudaCDP2Memset2DAsync_ptsz, (to, pitch, value, width, rows, stream);
+    ld.param.b32 %r1, [status]; st.global.b32 [%data], %r1;
+    st.param.b64 [from], %x; add.u64 %x, %data, 40;
+    st.param.b64 [to], %x; st.param.b64 [pitch], 4; st.param.b64 [pitch2], {pitch};
+    st.param.b64 [width], 4; st.param.b64 [rows], 2; st.param.b32 [kind], 3; st.param.b64 [stream], 0;
+    call (status), __cudaCDP2Memcpy2DAsync_ptsz, (to, pitch, from, pitch2, width, rows, kind, stream);
+    ld.param.b32 %r1, [status]; st.global.b32 [%data+4], %r1; ret; }}"
+    ))
+}
+
+#[test]
+fn rows_are_filled_and_copied() {
+    let run = |shape| {
+        let mut gpu = Gpu::new();
+        let f = gpu.kernel(&rows(shape), "rows");
+        let base = gpu.arena;
+        gpu.put32(0, &[99; 12]);
+        gpu.launch(&f, [1, 1, 1], [1, 1, 1], &[Arg::P(base)])
+            .unwrap();
+        gpu.get32(0, 12)
+    };
+    const SEVENS: u32 = 0x0707_0707;
+    let words = run([16, 4, 2]);
+    assert_eq!(words[..2], [0, 0]);
+    assert_eq!(words[2..8], [SEVENS, 99, 99, 99, SEVENS, 99]);
+    assert_eq!(words[10..], [SEVENS, SEVENS]);
+    // Empty rows, however many; rows longer than the pitch; too many rows:
+    // cudaErrorInvalidValue.
+    assert_eq!(run([16, 0, 1 << 60])[..2], [0, 0]);
+    assert_eq!(run([2, 4, 2])[..2], [1, 1]);
+    assert_eq!(run([16, 4, 1 << 60])[..2], [1, 0]);
+    assert_eq!(run([1 << 62, 4, 9])[..2], [1, 1]);
+}
+
+#[test]
+fn what_is_not_there_refuses_its_kernel_alone() {
+    let mut gpu = Gpu::new();
+    let text = rows([16, 4, 2]);
+    let (module, _) = gpu.device.module_load(&text.as_str().into(), &[]).unwrap();
+    gpu.device.module_function(module, "rows").unwrap();
+    let refused = gpu.device.module_function(module, "refused").unwrap_err();
+    assert!(refused.to_string().contains("Memcpy3DAsync"), "{refused}");
+}

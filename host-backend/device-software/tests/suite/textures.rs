@@ -1,0 +1,271 @@
+//! Cube maps, gradients, levels, and surfaces of every shape, in PTX as nvcc writes it.
+
+use crate::common::{Arg, Gpu, STREAM, module};
+use paragpu_device::conformance::settle;
+use paragpu_device::{ArrayId, CopyEnd, TextureResource};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::{ArrayShape, Sampling};
+
+const LAYERED: u32 = 1;
+const SURFACE: u32 = 2;
+const CUBEMAP: u32 = 4;
+const NORMALIZED: u32 = 2;
+
+fn shape(extent: [u64; 3], flags: u32, levels: u32) -> ArrayShape {
+    ArrayShape {
+        width: extent[0],
+        height: extent[1],
+        depth: extent[2],
+        format: 0x20,
+        channels: 1,
+        flags,
+        levels,
+    }
+}
+
+fn sampling(filter: u32, levels: f32) -> Sampling {
+    Sampling {
+        // Wrapping, which must not apply to the faces of a cube.
+        address_modes: [0; 3],
+        filter,
+        flags: NORMALIZED,
+        anisotropy: 0,
+        mipmap_filter: 0,
+        mipmap_bias: 0.0,
+        mipmap_min: 0.0,
+        mipmap_max: levels,
+        border: [0; 16],
+    }
+}
+
+/// Copies words from the start of device memory into a level of an array.
+fn fill(gpu: &mut Gpu, array: ArrayId, level: u32, extent: [u64; 3], texels: &[f32]) {
+    let words: Vec<u32> = texels.iter().map(|v| v.to_bits()).collect();
+    gpu.put32(0, &words);
+    let to = CopyEnd::Array {
+        array,
+        level,
+        origin: [0; 3],
+    };
+    let from = CopyEnd::Linear {
+        address: gpu.arena,
+        pitch: extent[0] * 4,
+        rows: extent[1],
+    };
+    let bytes = [extent[0] * 4, extent[1], extent[2]];
+    gpu.device.copy_rect(to, from, bytes, STREAM).unwrap();
+    settle(gpu.device.as_mut(), STREAM).unwrap();
+}
+
+/// Runs `read`, which computes `%f0` from `%f1` to `%f8` and the texture `%rd1`, for each
+/// row of `points`.
+fn read(gpu: &mut Gpu, texture: u64, read: &str, points: &[[f32; 8]]) -> Vec<f32> {
+    let text = module(&format!(
+        ".visible .entry k(.param .u64 tex, .param .u64 in, .param .u64 out) {{ .reg .b32 %r<8>; .reg .b64 %rd<8>; .reg .f32 %f<16>;
+ld.param.u64 %rd1, [tex]; ld.param.u64 %rd2, [in]; ld.param.u64 %rd3, [out]; mov.u32 %r1, %tid.x;
+mad.wide.u32 %rd4, %r1, 32, %rd2; ld.global.v4.f32 {{%f1, %f2, %f3, %f4}}, [%rd4]; ld.global.v4.f32 {{%f5, %f6, %f7, %f8}}, [%rd4+16];
+cvt.rzi.u32.f32 %r2, %f4;
+{read}
+mad.wide.u32 %rd4, %r1, 4, %rd3; st.global.f32 [%rd4], %f0; ret; }}"
+    ));
+    let f = gpu.kernel(&text, "k");
+    let words: Vec<u32> = points.iter().flatten().map(|v| v.to_bits()).collect();
+    gpu.put32(0x10000, &words);
+    let base = gpu.arena;
+    let arguments = [
+        Arg::P(texture),
+        Arg::P(base + 0x10000),
+        Arg::P(base + 0x20000),
+    ];
+    let threads = points.len() as u32;
+    gpu.launch(&f, [1, 1, 1], [threads, 1, 1], &arguments)
+        .unwrap();
+    let words = gpu.get32(0x20000, points.len());
+    words.into_iter().map(f32::from_bits).collect()
+}
+
+fn point(x: f32, y: f32, z: f32, w: f32) -> [f32; 8] {
+    [x, y, z, w, 0.0, 0.0, 0.0, 0.0]
+}
+
+#[test]
+fn cube_maps_are_read_by_direction() {
+    let mut gpu = Gpu::new();
+    // Two cubes; a texel is 100 * cube + 10 * face + 2 * row + column.
+    let extent = [2, 2, 12];
+    let array = gpu
+        .device
+        .array_create(&shape(extent, CUBEMAP | LAYERED, 0))
+        .unwrap();
+    let texels: Vec<f32> = (0..48)
+        .map(|n| (n / 24 * 100 + n / 4 % 6 * 10 + n % 4) as f32)
+        .collect();
+    fill(&mut gpu, array, 0, extent, &texels);
+    let resource = TextureResource::Array(array);
+    let texture = gpu
+        .device
+        .texture_create(resource, &sampling(0, 0.0), None)
+        .unwrap();
+    let acube = "tex.acube.v4.f32.f32 {%f0, %f9, %f10, %f11}, [%rd1, {%r2, %f1, %f2, %f3}];";
+    let h = 0.5;
+    let directions = [
+        // The axis of each face, with both other coordinates positive, as in the
+        // programming guide's table.
+        (point(1.0, h, h, 0.0), 0.0),
+        (point(-1.0, h, h, 0.0), 11.0),
+        (point(h, 1.0, h, 0.0), 23.0),
+        (point(h, -1.0, h, 0.0), 31.0),
+        (point(h, h, 1.0, 0.0), 41.0),
+        (point(h, h, -1.0, 0.0), 50.0),
+        (point(8.0, -4.0, -4.0, 1.0), 103.0),
+        (point(-h, -h, -4.0, 1.0), 153.0),
+    ];
+    let points: Vec<[f32; 8]> = directions.iter().map(|d| d.0).collect();
+    let want: Vec<f32> = directions.iter().map(|d| d.1).collect();
+    assert_eq!(read(&mut gpu, texture.0, acube, &points), want);
+    // A single cube, with filtering: the middle of a face is the mean of its texels, an
+    // edge stays within it.
+    let extent = [2, 2, 6];
+    let array = gpu.device.array_create(&shape(extent, CUBEMAP, 0)).unwrap();
+    fill(&mut gpu, array, 0, extent, &texels[..24]);
+    let texture = gpu
+        .device
+        .texture_create(TextureResource::Array(array), &sampling(1, 0.0), None)
+        .unwrap();
+    let cube =
+        "tex.level.cube.v4.f32.f32 {%f0, %f9, %f10, %f11}, [%rd1, {%f1, %f2, %f3, %f3}], %f4;";
+    let points = [
+        point(1.0, 0.0, 0.0, 0.0),
+        point(0.0, 0.0, -3.0, 0.0),
+        point(1.0, 0.0, 1.0, 0.0),
+    ];
+    assert_eq!(read(&mut gpu, texture.0, cube, &points), [1.5, 51.5, 1.0]);
+    // Faces that are not square, or not six faces.
+    for extent in [[2, 4, 6], [2, 2, 5], [2, 2, 12]] {
+        let error = gpu.device.array_create(&shape(extent, CUBEMAP, 0));
+        assert_eq!(error.unwrap_err().status, Status::INVALID_VALUE);
+    }
+}
+
+#[test]
+fn gradients_choose_the_level() {
+    let mut gpu = Gpu::new();
+    let array = gpu.device.array_create(&shape([8, 8, 0], 0, 4)).unwrap();
+    for (level, size) in [8u64, 4, 2, 1].into_iter().enumerate() {
+        let texels = vec![level as f32; (size * size) as usize];
+        fill(&mut gpu, array, level as u32, [size, size, 1], &texels);
+    }
+    let texture = gpu
+        .device
+        .texture_create(TextureResource::Array(array), &sampling(0, 8.0), None)
+        .unwrap();
+    let grad = "tex.grad.2d.v4.f32.f32 {%f0, %f9, %f10, %f11}, [%rd1, {%f1, %f2}], {%f5, %f6}, {%f7, %f8};";
+    // A step of 1/8 is one texel of level 0; the longer direction counts.
+    let with = |a: f32, b: f32, c: f32, d: f32| [h(), h(), 0.0, 0.0, a, b, c, d];
+    let points = [
+        with(0.125, 0.0, 0.0, 0.125),
+        with(0.25, 0.0, 0.0, 0.0),
+        with(0.0, 0.0, 0.3, 0.4),
+        with(2.0, 0.0, 0.0, 0.0),
+        with(0.0, 0.0, 0.0, 0.0),
+    ];
+    assert_eq!(
+        read(&mut gpu, texture.0, grad, &points),
+        [0.0, 1.0, 2.0, 3.0, 0.0]
+    );
+    // All of a texture is resident, also beside its edges; the guard may be the result.
+    for read_resident in [
+        "tex.2d.v4.f32.f32 {%f9, %f10, %f11, %f12}|%p, [%rd1, {%f1, %f2}];",
+        "tex.level.2d.v4.f32.f32 {%f9, %f10, %f11, %f12}|%p, [%rd1, {%f1, %f2}], %f3;",
+        "tex.grad.2d.v4.f32.f32 {%f9, %f10, %f11, %f12}|%p, [%rd1, {%f1, %f2}], {%f5, %f6}, {%f7, %f8};",
+        "tld4.r.2d.v4.f32.f32 {%f9, %f10, %f11, %f12}|%p, [%rd1, {%f1, %f2}];",
+        "setp.eq.f32 %p, %f3, 0f00000000; @%p tex.2d.v4.f32.f32 {%f9, %f10, %f11, %f12}|%p, [%rd1, {%f1, %f2}];",
+    ] {
+        let text = format!(
+            ".reg .pred %p; {read_resident} selp.f32 %f0, 0f41200000, 0f00000000, %p; add.f32 %f0, %f0, %f9;"
+        );
+        let points = [point(h(), h(), 0.0, 0.0), point(-7.0, 9.0, 0.0, 0.0)];
+        assert_eq!(
+            read(&mut gpu, texture.0, &text, &points),
+            [10.0; 2],
+            "{text}"
+        );
+    }
+}
+
+fn h() -> f32 {
+    0.5
+}
+
+/// A kernel of one thread that stores and loads on surface `%rd1` and writes `%r0`… to `[%rd2]`.
+fn surface(gpu: &mut Gpu, extent: [u64; 3], flags: u32, body: &str) -> Result<Vec<u32>, Status> {
+    let array = gpu
+        .device
+        .array_create(&shape(extent, flags | SURFACE, 0))
+        .unwrap();
+    let surface = gpu.device.surface_create(array, 0).unwrap();
+    let text = module(&format!(
+        ".visible .entry k(.param .u64 s, .param .u64 out) {{ .reg .b16 %rs<8>; .reg .b32 %r<16>; .reg .b64 %rd<8>;
+ld.param.u64 %rd1, [s]; ld.param.u64 %rd2, [out]; mov.u32 %r8, 8; mov.u32 %r9, 1; mov.u32 %r10, -4; mov.u32 %r11, 0x11223344; mov.u32 %r12, 0x55667788;
+mov.u16 %rs1, 0xabcd; mov.u32 %r13, 2; mov.u32 %r14, 0; mov.u32 %r0, 0; mov.u32 %r1, 0; mov.u32 %r2, 0; mov.u32 %r3, 0;
+{body}
+st.global.v4.u32 [%rd2], {{%r0, %r1, %r2, %r3}}; ret; }}"
+    ));
+    let f = gpu.kernel(&text, "k");
+    let base = gpu.arena;
+    gpu.launch(&f, [1, 1, 1], [1, 1, 1], &[Arg::P(surface.0), Arg::P(base)])
+        .map_err(|e| e.status)?;
+    Ok(gpu.get32(0, 4))
+}
+
+#[test]
+fn surfaces_of_every_shape() {
+    let mut gpu = Gpu::new();
+    let (a, b) = (0x1122_3344, 0x5566_7788);
+    let one = surface(
+        &mut gpu,
+        [8, 0, 0],
+        0,
+        "sust.b.1d.b32.trap [%rd1, {%r8}], {%r11}; suld.b.1d.b32.trap {%r0}, [%rd1, {%r8}];
+sust.b.1d.b16.trap [%rd1, {%r8}], {%rs1}; suld.b.1d.b32.trap {%r1}, [%rd1, {%r8}]; suld.b.1d.b8.trap {%rs2}, [%rd1, {%r8}]; cvt.u32.u16 %r2, %rs2;",
+    );
+    assert_eq!(one.unwrap(), [a, 0x1122_abcd, 0xcd, 0]);
+    let two = surface(
+        &mut gpu,
+        [8, 4, 0],
+        0,
+        "sust.b.2d.v2.b32.clamp [%rd1, {%r8, %r9}], {%r11, %r12}; suld.b.2d.v2.b32.trap {%r0, %r1}, [%rd1, {%r8, %r9}];
+sust.b.2d.b32.clamp [%rd1, {%r10, %r10}], {%r12}; suld.b.2d.b32.zero {%r2}, [%rd1, {%r14, %r14}]; suld.b.2d.b32.zero {%r3}, [%rd1, {%r10, %r9}];",
+    );
+    assert_eq!(two.unwrap(), [a, b, b, 0]);
+    let three = surface(
+        &mut gpu,
+        [4, 4, 4],
+        0,
+        "sust.b.3d.b32.zero [%rd1, {%r8, %r9, %r13, %r13}], {%r11}; suld.b.3d.b32.trap {%r0}, [%rd1, {%r8, %r9, %r13, %r13}];
+sust.b.3d.b32.zero [%rd1, {%r8, %r9, %r8, %r8}], {%r12}; suld.b.3d.b32.clamp {%r1}, [%rd1, {%r8, %r9, %r8, %r8}];",
+    );
+    assert_eq!(three.unwrap(), [a, 0, 0, 0]);
+    let layers = surface(
+        &mut gpu,
+        [4, 4, 4],
+        LAYERED,
+        "sust.b.a2d.b32.trap [%rd1, {%r13, %r8, %r9, %r9}], {%r11}; suld.b.a2d.b32.trap {%r0}, [%rd1, {%r13, %r8, %r9, %r9}];
+suld.b.a2d.b32.trap {%r1}, [%rd1, {%r9, %r8, %r9, %r9}];",
+    );
+    assert_eq!(layers.unwrap(), [a, 0, 0, 0]);
+    let cube = surface(
+        &mut gpu,
+        [4, 4, 6],
+        CUBEMAP,
+        "mov.u32 %r15, 5; sust.b.a2d.b32.trap [%rd1, {%r15, %r8, %r9, %r9}], {%r11}; suld.b.a2d.b32.trap {%r0}, [%rd1, {%r15, %r8, %r9, %r9}];",
+    );
+    assert_eq!(cube.unwrap(), [a, 0, 0, 0]);
+    let outside = surface(
+        &mut gpu,
+        [4, 4, 0],
+        0,
+        "sust.b.2d.b32.trap [%rd1, {%r10, %r9}], {%r11};",
+    );
+    assert_eq!(outside.unwrap_err(), Status::LAUNCH_FAILED);
+}
