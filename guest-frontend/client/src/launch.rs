@@ -55,7 +55,8 @@ impl Launches {
         shape: &Shape,
         parameters: &[u8],
     ) -> Result<()> {
-        // Calls that other threads send from here on have no order with this one.
+        // Calls that other threads send from here on have no order with this one, nor do those
+        // that the host has submitted.
         let knows = Launch::knows(self.streams.sent());
         self.check(function, shape)?;
         if stream.is_capturing() {
@@ -64,20 +65,22 @@ impl Launches {
         }
         let preferences = shape.preferences.encode();
         let visible = self.shadows.before_launch(parameters)?;
-        let position = self.streams.post_work(
-            stream,
-            &Launch {
-                function: function.handle(),
-                stream: stream.handle(),
-                grid: shape.grid,
-                block: shape.block,
-                dynamic_shared: shape.dynamic_shared,
-                flags: self.flags(shape)? | knows,
-                cluster: shape.cluster,
-                preferences: Bytes(&preferences),
-                parameters: Bytes(parameters),
-            },
-        )?;
+        let word = self.streams.launch_word();
+        let launch = Launch {
+            function: function.handle(),
+            stream: stream.handle(),
+            grid: shape.grid,
+            block: shape.block,
+            dynamic_shared: shape.dynamic_shared,
+            flags: self.flags(shape)? | knows | Launch::told_by(word),
+            cluster: shape.cluster,
+            preferences: Bytes(&preferences),
+            parameters: Bytes(parameters),
+        };
+        let position = match word {
+            0 => self.streams.post_work(stream, &launch)?,
+            _ => self.streams.submit_launch(stream, &launch)?,
+        };
         self.shadows
             .after_launch(visible, stream.progress(), position);
         Ok(())

@@ -18,6 +18,7 @@
 #![deny(unsafe_code)]
 
 mod access;
+mod alone;
 mod arena;
 mod at_exit;
 pub mod connection;

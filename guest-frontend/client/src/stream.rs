@@ -12,6 +12,7 @@ use paragpu_protocol::table::{
 };
 use parking_lot::Mutex;
 
+use crate::alone::Alone;
 use crate::connection::Link;
 use crate::copy_order::CopyOrder;
 use crate::error::Result;
@@ -43,7 +44,7 @@ pub struct Streams {
     legacy: Arc<Stream>,
     /// Position of the last kernel or host function in a blocking stream, for which the
     /// legacy default stream waits.
-    running: AtomicU64,
+    running: Alone<AtomicU64>,
     /// Progress of all streams.
     progress: Arc<Progress>,
     /// Position of the last work in a non-blocking stream.
@@ -85,7 +86,7 @@ impl Streams {
             handles,
             shadows,
             session,
-            running: AtomicU64::new(0),
+            running: Alone::default(),
             progress,
             unordered: Progress::default(),
             orphans: Progress::default(),
@@ -131,21 +132,45 @@ impl Streams {
         lent: Option<HostSlice>,
     ) -> Result<u64> {
         self.before_work(stream)?;
-        // Recorded before any later call can be sent: a thread that sees a later position as
-        // posted or complete must also see this one as posted.
-        self.link.post_and(call, lent, |position| {
-            stream.progress().post(position);
-            if runs_code(C::INFO.number) {
-                stream.note_running(position);
-                if stream.is_blocking() {
-                    self.running.store(position, Ordering::Release);
-                }
+        let note = |position| self.note_work(stream, C::INFO.number, position);
+        self.link.post_and(call, lent, note)
+    }
+
+    /// Records work in a stream. Called before any later call can be sent: a thread that sees a
+    /// later position as posted or complete must also see this one as posted.
+    fn note_work(&self, stream: &Stream, number: u16, position: u64) {
+        stream.progress().post(position);
+        if runs_code(number) {
+            stream.note_running(position);
+            if stream.is_blocking() {
+                self.running.store(position, Ordering::Release);
             }
-            if !stream.is_blocking() {
-                self.unordered.post(position);
-            }
-            self.progress.post(position);
-        })
+        }
+        if !stream.is_blocking() {
+            self.unordered.post(position);
+        }
+        self.progress.post(position);
+    }
+
+    /// The number of the calling thread's launch word, if the host asks threads to wait for
+    /// their launches; otherwise 0.
+    #[inline]
+    pub(crate) fn launch_word(&self) -> u32 {
+        let words = self.window.words();
+        words.map_or(0, |words| self.link.launch_word(words))
+    }
+
+    /// Posts a launch that names the calling thread's launch word, and returns once it is
+    /// submitted, as natively.
+    #[cold]
+    pub(crate) fn submit_launch(&self, stream: &Stream, launch: &Launch<'_>) -> Result<u64> {
+        self.before_work(stream)?;
+        let note = |position| self.note_work(stream, Launch::INFO.number, position);
+        let position = self.link.post_awaited(launch, note)?;
+        if let Some(words) = self.window.words() {
+            self.link.await_submission(words, launch.word(), position);
+        }
+        Ok(position)
     }
 
     /// Must be called before work is posted to a stream.

@@ -6,7 +6,8 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::Launch;
 use paragpu_protocol::types::LaunchPreference;
 
-use crate::error::{Outcome, fail};
+use crate::error::{Fault, Outcome, fail};
+use crate::session::copies::Copies;
 use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
 use crate::session::lanes::Place;
@@ -63,28 +64,38 @@ impl Objects {
         gpu: &mut Gpu,
         pacing: &mut Pacing,
         replies: &mut Replies,
+        copies: &mut Copies,
         statistics: &Statistics,
         call: &Launch<'_>,
     ) -> Outcome<()> {
-        let NodeWork { work, prints } = self.launch_work(call)?;
-        pacing.admit(gpu)?;
-        // Parameters are kept until the kernel begins.
-        let pieces = 1 + call.parameters.0.len() / PIECE;
-        let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
-        let stream = self.streams.for_pieces(gpu, call.stream, pieces)?;
-        replies.printing.note(prints);
         let position = replies.link.executed();
-        let concurrent = call.concurrent(position);
         let place = Place {
             position,
-            concurrent,
+            concurrent: call.concurrent(position),
+            word: call.word(),
         };
-        match pacing.is_paced() {
-            true => gpu.submit(&work, stream)?,
-            false => gpu.launch(&work, stream, place)?,
+        let mut submit = || {
+            let NodeWork { work, prints } = self.launch_work(call)?;
+            pacing.admit(gpu)?;
+            // Parameters are kept until the kernel begins.
+            let pieces = 1 + call.parameters.0.len() / PIECE;
+            let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
+            let stream = self.streams.for_pieces(gpu, call.stream, pieces)?;
+            replies.printing.note(prints);
+            match pacing.is_paced() {
+                true => gpu.launch_paced(&work, stream, place)?,
+                false => gpu.launch(&work, stream, place, copies.tokens.window())?,
+            }
+            pacing.launched(gpu, stream)?;
+            Ok(())
+        };
+        let launched = submit();
+        match &launched {
+            Ok(()) => statistics.launches.add(1),
+            Err(Fault::Call(_)) => gpu.tell(place),
+            // It is tried again.
+            Err(_) => {}
         }
-        pacing.launched(gpu, stream)?;
-        statistics.launches.add(1);
-        Ok(())
+        launched
     }
 }

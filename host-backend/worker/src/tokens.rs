@@ -64,6 +64,11 @@ impl Tokens {
         }
     }
 
+    /// The window with the words.
+    pub(crate) fn window(&self) -> Option<&Arc<Window>> {
+        self.window.as_ref()
+    }
+
     /// Adopts a window.
     pub(crate) fn adopt(&mut self, window: &Arc<Window>) {
         self.window = Some(Arc::clone(window));

@@ -1,7 +1,7 @@
 //! Launches.
 
 /// cuLaunchKernel, cuLaunchCooperativeKernel, cuLaunchKernelEx.
-#[call(0x0501, posted, node, part(objects), with(pacing, replies, statistics))]
+#[call(0x0501, posted, node, part(objects), with(pacing, replies, copies, statistics))]
 fn Launch(
     /// The kernel.
     function: FunctionHandle,
@@ -13,8 +13,8 @@ fn Launch(
     block: [u32; 3],
     /// Bytes of dynamic shared memory.
     dynamic_shared: u32,
-    /// `Launch::COOPERATIVE` and, outside of graphs, `Launch::PROGRAMMATIC` and
-    /// `Launch::KNOWS`, with a position in the upper half.
+    /// `Launch::COOPERATIVE` and, outside of graphs, `Launch::PROGRAMMATIC`,
+    /// `Launch::told_by` and `Launch::KNOWS`, with a position in the upper half.
     flags: u32,
     /// Blocks per cluster; zeros for none.
     cluster: [u32; 3],

@@ -32,6 +32,23 @@ pub const BULK_TOKEN_FAILED: u32 = 2;
 /// The first tokens are those of staging slots; behind them each thread of the
 /// guest that waits has one ([`crate::table::StreamSignal`]).
 pub const STAGING_TOKENS: u32 = 32;
+/// The last token of a thread: [launch words](launch_word) follow.
+pub const THREAD_TOKENS: u32 = BULK_TOKENS / 2;
+/// Number of launch words.
+pub const LAUNCH_WORDS: u32 = 32;
+
+/// Index of a launch word among the token words. Each is alone in its cache line, and only the
+/// host writes it.
+///
+/// Word 0 is 1 while threads of the guest that launch side by side should wait until their
+/// launches are submitted. The others belong to the threads with the reply slots of these
+/// numbers. A thread that waits names its word ([`crate::table::Launch::word`]), in which the
+/// host stores the lower half of the launch's position once it is submitted.
+#[must_use]
+pub const fn launch_word(number: u32) -> u32 {
+    THREAD_TOKENS + number % LAUNCH_WORDS * (THREAD_TOKENS / LAUNCH_WORDS)
+}
+
 /// Bytes of the token words: the first bytes of the bulk area.
 pub const BULK_TOKEN_BYTES: u64 = BULK_TOKENS as u64 * 4;
 

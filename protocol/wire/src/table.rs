@@ -18,6 +18,7 @@ use crate::handle::{
     GreenHandle, ModuleHandle, ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle,
     WindowOffset,
 };
+use crate::layout::LAUNCH_WORDS;
 use crate::types::{
     ArrayShape, CopyEnd, DeviceAnswer, DeviceSnapshot, DeviceUsage, FunctionInfo, FunctionNames,
     GlobalInfo, LinkedImage, MemoryInfo, MemoryOffer, PeerAttributes, PeerName, SmGroups,
@@ -34,8 +35,10 @@ impl Launch<'_> {
     /// it in its stream, which permits that (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION).
     pub const PROGRAMMATIC: u32 = 2;
     /// In [`flags`](Self::flags): their upper half is the lower half of the position of the
-    /// last call that had been sent when this one began.
+    /// last call that this one [follows](Self::knows).
     pub const KNOWS: u32 = 4;
+    /// In [`flags`](Self::flags): the first bit of [`word`](Self::word).
+    const WORD: u32 = 8;
     /// CUlaunchAttributeIDs of the preferences: access policy window, scheduling of clusters,
     /// priority, memory synchronization domains, their map, shared memory carveout.
     pub const PREFERENCES: [u32; 6] = [1, 5, 8, 9, 10, 14];
@@ -47,15 +50,31 @@ impl Launch<'_> {
         bit(cooperative, Self::COOPERATIVE) | bit(programmatic, Self::PROGRAMMATIC)
     }
 
-    /// The flags that say which call was the last one sent when the launch began.
+    /// The flags that name the [launch word](crate::layout::launch_word) in which the host tells
+    /// the launch's submission.
+    #[must_use]
+    pub fn told_by(word: u32) -> u32 {
+        (word % LAUNCH_WORDS) << Self::WORD
+    }
+
+    /// The number of that word; 0 for none.
+    #[must_use]
+    pub fn word(&self) -> u32 {
+        (self.flags >> Self::WORD) % LAUNCH_WORDS
+    }
+
+    /// The flags that say which call is the last one that the launch follows. It follows all
+    /// calls before that one, too. The functions of those behind it had not returned when the
+    /// launch began, or they were submitted by then.
     #[must_use]
     pub fn knows(last: u64) -> u32 {
         Self::KNOWS | ((last as u32) << 16)
     }
 
-    /// The number of calls directly before this one, at `position`, that other threads sent
-    /// after it began. Their functions had not returned when it began, so the program has no
-    /// order between them and this launch. If there are 65,536 or more, it is too low.
+    /// The number of calls directly before this one, at `position`, that it does not follow:
+    /// their functions had not returned when it began, so that the program has no order between
+    /// them and this launch, or they were submitted by then. If there are 65,536 or more, it is
+    /// too low.
     #[must_use]
     pub fn concurrent(&self, position: u64) -> u64 {
         if self.flags & Self::KNOWS == 0 {
@@ -92,6 +111,11 @@ mod tests {
                 }
             }
             assert_eq!(launch(Launch::flags_of(true, true)).concurrent(position), 0);
+        }
+        for word in [0, 1, 17, LAUNCH_WORDS - 1] {
+            let flags = Launch::flags_of(true, true) | Launch::knows(5) | Launch::told_by(word);
+            let launch = launch(flags);
+            assert_eq!((launch.word(), launch.concurrent(9)), (word, 3));
         }
         // Too many to count: never more than there are.
         assert_eq!(launch(Launch::knows(0)).concurrent(0x1_0001), 0);

@@ -28,6 +28,7 @@ use paragpu_protocol::reply::{self, Reply};
 use paragpu_protocol::status::Status;
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::alone::Alone;
 use crate::error::Result;
 use crate::statistics;
 use crate::sys::memory::{HostRows, HostSlice};
@@ -83,7 +84,8 @@ struct Incoming {
 /// Positions in the session's sequence of calls.
 #[derive(Default)]
 struct Positions {
-    /// The call sent last. Stored before the call returns to its thread.
+    /// The last call whose thread did not wait until the host had submitted it. Stored before
+    /// the call returns to its thread.
     sent: AtomicU64,
     /// Sequence number of the last call that it executed.
     executed: AtomicU64,
@@ -91,12 +93,13 @@ struct Positions {
     taken: AtomicU64,
 }
 
-/// The connection of a session, across reconnects.
+/// The connection of a session, across reconnects. What every call writes is apart from what it
+/// only reads.
 pub struct Link {
-    outgoing: Mutex<Outgoing>,
+    outgoing: Alone<Mutex<Outgoing>>,
     /// The order of senders that contend.
-    turns: Turns,
-    incoming: Mutex<Incoming>,
+    turns: Alone<Turns>,
+    incoming: Alone<Mutex<Incoming>>,
     /// Frames wait in the sender for a flush.
     gathers: AtomicBool,
     /// The sender, so that it can be closed and used while threads wait in it.
@@ -110,7 +113,7 @@ pub struct Link {
     state: LinkState,
     /// A device error after which the context is unusable.
     sticky: AtomicU32,
-    positions: Positions,
+    positions: Alone<Positions>,
     spin: Duration,
     host_functions: OnceLock<HostFunctionSink>,
     /// The pinned memory, for a host that does not share the session's window.
@@ -123,6 +126,35 @@ impl std::fmt::Debug for Link {
             .debug_struct("Link")
             .field("state", &self.state)
             .finish_non_exhaustive()
+    }
+}
+
+/// A call to send.
+#[derive(Clone, Copy)]
+struct Message<'a> {
+    number: u16,
+    /// The reply slot; 0 for none.
+    slot: u16,
+    payload: &'a [&'a [u8]],
+    /// The last bytes, if they are not copied.
+    lent: Option<HostSlice>,
+    /// The thread waits until the host has submitted it.
+    is_awaited: bool,
+}
+
+impl<'a> Message<'a> {
+    fn new(number: u16, slot: u16, payload: &'a [&'a [u8]]) -> Self {
+        Self {
+            number,
+            slot,
+            payload,
+            lent: None,
+            is_awaited: false,
+        }
+    }
+
+    fn length(&self) -> usize {
+        self.payload.iter().map(|part| part.len()).sum()
     }
 }
 
@@ -184,21 +216,21 @@ impl Link {
         let waker = connection.receiver.waker();
         let kept = if recovery.is_some() { HIGH_WATER } else { 0 };
         Self {
-            turns: Turns::default(),
-            outgoing: Mutex::new(Outgoing {
+            turns: Alone::default(),
+            outgoing: Alone(Mutex::new(Outgoing {
                 sender: Arc::clone(&connection.sender),
                 sequence: 0,
                 kept: Retained::with_capacity(kept),
                 look: CHECK_INTERVAL,
                 generation: 0,
                 paused_by: None,
-            }),
-            incoming: Mutex::new(Incoming {
+            })),
+            incoming: Alone(Mutex::new(Incoming {
                 receiver: connection.receiver,
                 received: 0,
                 untold: 0,
                 generation: 0,
-            }),
+            })),
             gathers: AtomicBool::new(connection.sender.gathers()),
             current: Mutex::new(connection.sender),
             waker: Mutex::new(waker),
@@ -207,7 +239,7 @@ impl Link {
             parked: Mutex::new(Vec::new()),
             state: LinkState::connected(true),
             sticky: AtomicU32::new(0),
-            positions: Positions::default(),
+            positions: Alone::default(),
             spin,
             host_functions: OnceLock::new(),
             pinned: OnceLock::new(),
@@ -263,7 +295,30 @@ impl Link {
         self.check()?;
         statistics::count_posted();
         encoded(call, |payload| {
-            self.send(C::INFO.number, 0, payload, lent, note)
+            let message = Message::new(C::INFO.number, 0, payload);
+            self.send(Message { lent, ..message }, note)
+        })
+    }
+
+    /// As [`post_and`](Self::post_and), for a call for whose submission the thread
+    /// [waits](Self::await_submission) next.
+    pub(crate) fn post_awaited<'a, C: WireCall<'a>>(
+        &self,
+        call: &C,
+        note: impl FnMut(u64),
+    ) -> Result<u64> {
+        self.check()?;
+        statistics::count_posted();
+        encoded(call, |payload| {
+            let is_awaited = true;
+            let message = Message::new(C::INFO.number, 0, payload);
+            self.send(
+                Message {
+                    is_awaited,
+                    ..message
+                },
+                note,
+            )
         })
     }
 
@@ -333,7 +388,7 @@ impl Link {
         let number = C::INFO.number;
         let send = |index| {
             encoded(call, |payload| {
-                self.send(number, index, payload, None, |_| {})
+                self.send(Message::new(number, index, payload), |_| {})
             })
         };
         self.exchange(number, destination, send, |payload| {
@@ -353,7 +408,7 @@ impl Link {
     /// # Errors
     /// As [`check`](Self::check).
     pub(crate) fn forward(&self, number: u16, payload: &[u8]) -> Result<Vec<u8>> {
-        let send = |index| self.send(number, index, &[payload], None, |_| {});
+        let send = |index| self.send(Message::new(number, index, &[payload]), |_| {});
         self.exchange(number, None, send, |reply| Ok(reply.to_vec()))
     }
 
@@ -394,8 +449,8 @@ impl Link {
         self.outgoing.lock().sequence
     }
 
-    /// The same without a lock: at least the position of every call that returned before
-    /// this one, in whatever thread.
+    /// Without a lock: at least the position of every call that returned before this one, in
+    /// whatever thread, except those that the host had submitted by then.
     pub(crate) fn sent(&self) -> u64 {
         self.positions.sent.load(Ordering::Relaxed)
     }
@@ -424,14 +479,14 @@ impl Link {
         Arc::clone(&*self.current.lock())
     }
 
-    fn send(
-        &self,
-        number: u16,
-        slot: u16,
-        payload: &[&[u8]],
-        lent: Option<HostSlice>,
-        mut note: impl FnMut(u64),
-    ) -> Result<u64> {
+    fn send(&self, message: Message<'_>, mut note: impl FnMut(u64)) -> Result<u64> {
+        let Message {
+            number,
+            slot,
+            payload,
+            lent,
+            is_awaited,
+        } = message;
         let mut turn = None;
         loop {
             if turn.is_none() && self.turns.is_taken() {
@@ -464,10 +519,12 @@ impl Link {
             match sent {
                 Ok(_) => {
                     outgoing.sequence = sequence;
-                    self.positions.sent.store(sequence, Ordering::Relaxed);
+                    if !is_awaited {
+                        self.positions.sent.store(sequence, Ordering::Relaxed);
+                    }
                     note(sequence);
                     if self.recovery.is_some() {
-                        self.keep(outgoing, number, slot, payload, lent);
+                        self.keep(outgoing, message);
                     }
                     return Ok(sequence);
                 }
@@ -480,8 +537,7 @@ impl Link {
                     }
                     // The host may itself wait for room towards the guest.
                     self.drain(Wait::Poll);
-                    let length = payload.iter().map(|part| part.len()).sum();
-                    if let Err(error) = sender.wait_for_room(length) {
+                    if let Err(error) = sender.wait_for_room(message.length()) {
                         self.recover(generation, &error)?;
                     }
                 }
@@ -505,25 +561,18 @@ impl Link {
     }
 
     /// Keeps the call that was just sent.
-    fn keep(
-        &self,
-        mut outgoing: MutexGuard<'_, Outgoing>,
-        number: u16,
-        slot: u16,
-        payload: &[&[u8]],
-        lent: Option<HostSlice>,
-    ) {
+    fn keep(&self, mut outgoing: MutexGuard<'_, Outgoing>, message: Message<'_>) {
         let sequence = outgoing.sequence;
         if self.positions.taken.load(Ordering::Relaxed) + 1 >= sequence {
             // All earlier calls are acknowledged, so their memory is reused.
             outgoing.kept.clear();
             outgoing.look = CHECK_INTERVAL;
         }
-        let length = payload.iter().map(|part| part.len()).sum();
-        if let Ok(header) = FrameHeader::new(number, slot, sequence, length) {
-            match (lent, payload) {
+        let header = FrameHeader::new(message.number, message.slot, sequence, message.length());
+        if let Ok(header) = header {
+            match (message.lent, message.payload) {
                 (Some(lent), [start, _]) => outgoing.kept.push_lent(header, start, lent),
-                _ => outgoing.kept.push(header, payload),
+                (_, payload) => outgoing.kept.push(header, payload),
             }
         }
         if outgoing.kept.len() < outgoing.look {

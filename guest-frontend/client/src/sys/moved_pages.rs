@@ -397,16 +397,21 @@ mod tests {
 
     const LENGTH: usize = 64 * PAGE;
 
-    /// A window of twice that length, as a communicator creates it.
+    /// A window of twice that length.
     fn window() -> Window {
+        window_of(2 * LENGTH)
+    }
+
+    /// A window as a communicator creates it.
+    fn window_of(length: usize) -> Window {
         let file = memfd_create("window", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&file, 2 * LENGTH as u64).unwrap();
+        ftruncate(&file, length as u64).unwrap();
         let progress = Box::leak(Box::new(AtomicU64::new(0)));
         // SAFETY: a new mapping that is never unmapped.
         unsafe {
             let base = libc::mmap(
                 ptr::null_mut(),
-                2 * LENGTH,
+                length,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED,
                 std::os::fd::AsRawFd::as_raw_fd(&file),
@@ -414,7 +419,7 @@ mod tests {
             );
             assert_ne!(base, libc::MAP_FAILED);
             let base = NonNull::new(base.cast()).unwrap();
-            Window::from_raw(base, 2 * LENGTH, NonNull::from(progress), Box::new(()))
+            Window::from_raw(base, length, NonNull::from(progress), Box::new(()))
         }
     }
 
@@ -540,6 +545,37 @@ mod tests {
         words[first].store(6, Ordering::Relaxed);
         assert_eq!(word(&window, LENGTH), 6, "the parent's are the window's");
         assert!(pages.give_back());
+    }
+
+    /// A part of memory for which the program asked for huge pages goes and comes back; what is
+    /// around it stays, whether or not the kernel provided a huge page.
+    #[test]
+    fn a_part_of_a_huge_page_moves() {
+        const HUGE: usize = 2 << 20;
+        let window = window_of(HUGE);
+        let words = program(3 * HUGE);
+        let start = words.as_ptr() as usize;
+        // SAFETY: mapped by `program`; the advice changes no contents.
+        unsafe {
+            libc::madvise(start as *mut c_void, 3 * HUGE, libc::MADV_HUGEPAGE);
+        }
+        // The middle of the first whole huge page.
+        let first = (start.next_multiple_of(HUGE) + HUGE / 4 - start) / 8;
+        let second = SecondMapping::new(&window, 0, (HUGE / 2) as u64).unwrap();
+        let address = words[first..].as_ptr() as u64;
+        let Some(pages) = second.replace(address, window.address()) else {
+            return; // Without the privilege to block other threads.
+        };
+        assert_eq!(word(&window, 8), 2 + first as u64);
+        words[first].store(7, Ordering::Relaxed);
+        assert_eq!(word(&window, 0), 7);
+        assert!(pages.give_back());
+        words[first].fetch_add(first as u64 - 6, Ordering::Relaxed);
+        assert!(
+            (1..)
+                .zip(words)
+                .all(|(at, word)| word.load(Ordering::Relaxed) == at)
+        );
     }
 
     #[test]

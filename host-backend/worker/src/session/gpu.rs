@@ -2,7 +2,9 @@
 //! work is complete.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
+use paragpu_communicator::Window;
 use paragpu_control::worker;
 use paragpu_device::{Device, Error, EventId, Result, Snapshot, StreamId, Work};
 use paragpu_protocol::codec::{Bytes, Text, encode_all};
@@ -84,8 +86,15 @@ impl Gpu {
         self.device.as_mut()
     }
 
-    /// Submits a launch, perhaps from a lane.
-    pub(crate) fn launch(&mut self, work: &Work<'_>, stream: StreamId, place: Place) -> Result<()> {
+    /// Submits a launch, perhaps from a lane. A thread that waits for it is told in `window`.
+    pub(crate) fn launch(
+        &mut self,
+        work: &Work<'_>,
+        stream: StreamId,
+        place: Place,
+        window: Option<&Arc<Window>>,
+    ) -> Result<()> {
+        self.lanes.tell_in(window);
         if let Work::Launch(launch) = work
             && self.lanes.are_worthwhile(place)
             && let Some(target) = self.device.launch_target(launch.function, stream)?
@@ -93,7 +102,28 @@ impl Gpu {
         {
             return Ok(());
         }
-        self.device().submit(work, stream)
+        self.device().submit(work, stream)?;
+        self.lanes.tell(place);
+        Ok(())
+    }
+
+    /// Submits a launch of a session whose launches are limited. Threads do not wait for them
+    /// one by one.
+    pub(crate) fn launch_paced(
+        &mut self,
+        work: &Work<'_>,
+        stream: StreamId,
+        place: Place,
+    ) -> Result<()> {
+        self.lanes.rest();
+        self.device().submit(work, stream)?;
+        self.lanes.tell(place);
+        Ok(())
+    }
+
+    /// Tells a thread not to wait for its launch, which failed.
+    pub(crate) fn tell(&self, place: Place) {
+        self.lanes.tell(place);
     }
 
     /// Takes the first error of a launch in a lane.

@@ -78,6 +78,14 @@ pub fn pair() -> (Connection, Connection) {
     (over(host), over(guest))
 }
 
+/// A connection over shared memory, with a window.
+fn rings() -> (Connection, Connection) {
+    let (host, guest) = UnixStream::pair().unwrap();
+    let options = shm::Options::default();
+    let (host, ends) = shm::create(64 << 20, 1 << 20, host.into(), options).unwrap();
+    (host, shm::attach(ends, guest.into(), options).unwrap())
+}
+
 impl Guest {
     /// A session over a unix socket.
     pub fn new() -> Self {
@@ -92,10 +100,7 @@ impl Guest {
 
     /// A session over shared memory.
     pub fn with_window() -> Self {
-        let (host, guest) = UnixStream::pair().unwrap();
-        let options = shm::Options::default();
-        let (host, ends) = shm::create(64 << 20, 1 << 20, host.into(), options).unwrap();
-        let guest = shm::attach(ends, guest.into(), options).unwrap();
+        let (host, guest) = rings();
         Self::over(host, guest, |_| {})
     }
 
@@ -114,10 +119,10 @@ impl Guest {
         Self::serving(host, guest, |_| {}, take)
     }
 
-    /// A session over a unix socket whose launches all go to `count` lanes.
+    /// A session with a window whose launches all go to `count` lanes.
     #[cfg(test)]
     pub fn with_lanes(count: usize) -> Self {
-        let (host, guest) = pair();
+        let (host, guest) = rings();
         let widen = move |session: &mut Session| session.gpu.always_use_lanes(count);
         Self::serving(host, guest, |_| {}, widen)
     }

@@ -2,11 +2,12 @@
 
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::handle::{DeviceAddress, EventHandle, FunctionHandle, StreamHandle};
-use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::layout::{CHUNK, launch_word};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 
 use super::{kernel, launch, load_module};
+use crate::sys::words;
 use crate::testing::guest::Guest;
 
 const STREAMS: [StreamHandle; 5] = [
@@ -150,5 +151,38 @@ fn a_stream_is_destroyed_behind_its_launches() {
     }
     wide.guest.call(&ContextSynchronize {}).unwrap();
     assert_eq!(wide.read(1), [19]);
+    wide.guest.goodbye();
+}
+
+/// Whoever waits for a launch is told, whatever becomes of it.
+#[test]
+fn a_thread_that_waits_for_a_launch_is_told() {
+    const WORD: u32 = 5;
+    let mut wide = wide();
+    let reject = kernel(&mut wide.guest, 902, "reject");
+    let nobody = FunctionHandle(77);
+    let window = wide.guest.connection.window.clone().unwrap();
+    let mut parameters = wide.guest.regions.arena.to_le_bytes().to_vec();
+    parameters.push(1);
+    for stream in [STREAMS[0], StreamHandle::LEGACY] {
+        for (function, parameters) in [
+            (wide.store, parameters.as_slice()),
+            (reject, &[]),
+            (nobody, &[]),
+        ] {
+            let launch = launch(function, stream, parameters);
+            let flags = Launch::told_by(WORD);
+            let position = wide.guest.send(0, &Launch { flags, ..launch });
+            let told = || words::load(&window, u64::from(launch_word(WORD)) * 4);
+            while u64::from(told()) != position {
+                std::thread::yield_now();
+            }
+        }
+    }
+    assert_eq!(
+        words::load(&window, u64::from(launch_word(WORD + 1)) * 4),
+        0
+    );
+    wide.guest.call(&ContextSynchronize {}).unwrap_err();
     wide.guest.goodbye();
 }
