@@ -548,7 +548,8 @@ class Managed(unittest.TestCase):
     def test_kernel_and_program_answer_each_other(self):
         with harness.Daemon() as daemon, compiled(TALK) as program:
             for migrate in ("true", "false"):
-                run = self.run_in(daemon, [program], PARAGPU_MANAGED_MIGRATE=migrate)
+                # Copies on each of several GPUs would not be synchronized while the kernel runs.
+                run = self.run_in(daemon, [program], PARAGPU_MANAGED_MIGRATE=migrate, CUDA_VISIBLE_DEVICES="0")
                 self.assertEqual(run.stdout, "answered\n", run.stderr)
 
     @unittest.skipUnless(can_migrate(), "this process may not use userfaultfd(2)")
