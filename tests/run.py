@@ -192,12 +192,6 @@ def stages():
     yield Stage("demo", demo, of_demo, after=first)
     yield Stage("end-to-end-vm", modules(VM_MODULES), of_unittest, after=(*first, *newer), environment=python)
     yield Stage("vm", [os.path.join(HERE, "vm", "run.sh")], of_vm, after=first)
-    yield Stage(
-        "ring-model",
-        ["cargo", "test", "-p", "paragpu-communicator-ring", "--lib", "model"],
-        of_cargo,
-        environment={"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": os.path.join(ROOT, "target", "loom")},
-    )
     yield Stage("hostile", [sys.executable, os.path.join(HERE, "hostile", "run.py"), "--output", HOSTILE], of_hostile)
     yield Stage("wire", [sys.executable, "-m", "unittest", "-v", "wire.test_wire"], of_unittest, environment=python)
     yield Stage("tree", [sys.executable, "-m", "unittest", "-v", "tree.test_tree"], of_unittest, after=(), environment=python)

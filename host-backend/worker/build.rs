@@ -74,22 +74,26 @@ fn handle(call: &Call) -> Result<TokenStream, String> {
     let life = life(call);
     let code = function(call, "");
     let part = call.part.iter().map(|part| identifier(part));
+    let with = call.with.iter().map(|part| identifier(part));
+    let at = (call.shape == Shape::Replies).then(|| quote!(at,));
     let outcome = match call.part.as_slice() {
-        [] => quote!(session.#code(self)),
         [gpu] if gpu == "gpu" => quote!(session.gpu.#code(self)),
-        _ => quote!(session.#( #part ).*.#code(&mut session.gpu, self)),
+        _ => quote! {
+            session.#( #part ).*.#code(&mut session.gpu, #( &mut session.#with, )* #at self)
+        },
     };
     let body = match call.shape {
         _ if !call.by_hand.worker => native(call)?,
+        _ if call.part.is_empty() => return Err(format!("{}: no part executes it", call.name)),
         Shape::Answers => quote! {
             let outcome = #outcome;
-            session.answer(at, outcome)
+            session.replies.answer(&mut session.gpu, at, outcome)
         },
         Shape::Waits => quote! {
             let outcome = #outcome;
-            session.progress(at, outcome)
+            session.replies.progress(&mut session.gpu, at, outcome)
         },
-        Shape::Replies => quote!(session.#code(at, self)),
+        Shape::Replies => outcome,
     };
     let change = change(call)?;
     let token = call.token.as_ref().map(|field| {
@@ -98,6 +102,7 @@ fn handle(call: &Call) -> Result<TokenStream, String> {
     });
     Ok(quote! {
         impl<'a> Handle<'a> for table::#name #life {
+            #[allow(clippy::unnecessary_mut_passed, reason = "all parts are passed alike")]
             fn handle(&self, session: &mut Session, at: At) -> Result<bool, Fault> {
                 #body
             }
@@ -130,7 +135,7 @@ fn native(call: &Call) -> Result<TokenStream, String> {
             Ok(session.gpu.#code(#arguments)?)
         };
         let outcome = execute();
-        session.answer(at, outcome)
+        session.replies.answer(&mut session.gpu, at, outcome)
     })
 }
 

@@ -1,7 +1,7 @@
 //! A loom model of the rings: the real index and sleep protocols, on memory whose accesses
 //! loom executes in every order that the memory model allows.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p paragpu-communicator-ring --release model`
+//! `cargo test -p paragpu-ring-model --lib`
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Locks and atomics of the rings: parking_lot's and the standard library's, or loom's in a
-//! model run (`--cfg loom`), so that the model checks the real code.
+//! Locks and atomics of the rings: parking_lot's and the standard library's, or loom's in
+//! `paragpu-ring-model`, so that the model checks the real code.
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! The shared-memory rings between two real processes: this test runs itself
 //! again as the guest.
-#![cfg(not(loom))]
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;

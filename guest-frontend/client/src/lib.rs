@@ -35,6 +35,7 @@ mod handles;
 pub mod host;
 pub mod host_function;
 mod host_view;
+mod image_hash;
 mod junction;
 pub mod launch;
 mod managed_home;

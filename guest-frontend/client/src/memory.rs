@@ -226,7 +226,7 @@ impl DeviceMemory {
     /// # Errors
     /// As [`Link::check`].
     pub fn peer_attributes(&self, other: &Self) -> Result<[u64; 5]> {
-        peer::attributes(&self.link, &other.link)
+        peer::attributes(|call| other.link.call(call), |call| self.link.call(call))
     }
 
     /// Bytes that the program holds.

@@ -23,17 +23,21 @@ use parking_lot::Mutex;
 use crate::connection::Link;
 use crate::error::Result;
 
-/// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of the access of one session's device to another's.
+/// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of the access of one device to another: `offer` calls
+/// the other's host, and `ask` that of the accessing one.
 ///
 /// # Errors
 /// As [`Link::check`].
-pub(crate) fn attributes(accessing: &Link, owner: &Link) -> Result<[u64; 5]> {
+pub(crate) fn attributes(
+    offer: impl Fn(&PeerOffer) -> Result<PeerName>,
+    ask: impl Fn(&PeerAsk) -> Result<PeerAttributes>,
+) -> Result<[u64; 5]> {
     /// A name that was offered before a move is unknown at the destination.
     const ATTEMPTS: usize = 3;
     let mut values = [0; 5];
     for _ in 0..ATTEMPTS {
-        let PeerName { token } = owner.call(&PeerOffer {})?;
-        PeerAttributes { values } = accessing.call(&PeerAsk { token })?;
+        let PeerName { token } = offer(&PeerOffer {})?;
+        PeerAttributes { values } = ask(&PeerAsk { token })?;
         // CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED.
         let [_, access, ..] = values;
         if access != 0 {

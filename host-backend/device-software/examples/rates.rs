@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use paragpu_device_software::Options;
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/suite/common/mod.rs"]
 mod common;
 
 use common::Arg::{P, W};

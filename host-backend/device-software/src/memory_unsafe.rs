@@ -481,7 +481,10 @@ impl Memory {
         };
         let host = self.host.read();
         let mut at = address;
-        while let Some((_, stop)) = host.iter().find(|(start, stop)| (start..stop).contains(&&at)) {
+        while let Some((_, stop)) = host
+            .iter()
+            .find(|(start, stop)| (start..stop).contains(&&at))
+        {
             at = *stop;
             if end <= at {
                 return true;

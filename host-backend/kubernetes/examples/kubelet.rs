@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use hyper_util::rt::TokioIo;
-use paragpu_kubernetes::plugin::dra::dra_plugin_client::DraPluginClient;
-use paragpu_kubernetes::plugin::dra::{
+use paragpu_kubernetes::grpc::dra::DRAPluginClient;
+use paragpu_kubernetes::grpc::dra::{
     Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
 };
-use paragpu_kubernetes::plugin::registration::InfoRequest;
-use paragpu_kubernetes::plugin::registration::registration_client::RegistrationClient;
+use paragpu_kubernetes::grpc::registration::InfoRequest;
+use paragpu_kubernetes::grpc::registration::registration_client::RegistrationClient;
 use tokio::net::UnixStream;
 use tonic::transport::{Endpoint, Uri};
 
@@ -57,7 +57,7 @@ async fn call(arguments: &[String]) -> Result<(), Failure> {
         name: name.clone(),
         uid: uid.clone(),
     }];
-    let mut driver = DraPluginClient::new(channel);
+    let mut driver = DRAPluginClient::new(channel);
     let error = if verb == "prepare" {
         let request = NodePrepareResourcesRequest { claims };
         let answer = driver.node_prepare_resources(request).await?.into_inner();

@@ -11,19 +11,16 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use crate::Error;
+use crate::grpc::info::info_server::{self, InfoServer};
+use crate::grpc::{
+    OnDefineDomainParams, OnDefineDomainResult, ShutdownParams, ShutdownResult, info, v1alpha1,
+    v1alpha2, v1alpha3,
+};
 use crate::plugin::{SHUTDOWN_TIMEOUT, listen};
 use crate::vm::{Options, Vm};
 
 /// The hook's socket, in the directory that virt-launcher searches.
 pub const SOCKET: &str = "paragpu.sock";
-
-/// The interface with which virt-launcher identifies hooks.
-#[allow(missing_docs, reason = "generated")]
-pub mod info {
-    tonic::include_proto!("kubevirt.hooks.info");
-}
-
-use info::info_server::{self, InfoServer};
 
 /// The hook. It implements each version of the interface.
 #[derive(Debug, Clone)]
@@ -72,21 +69,15 @@ impl info_server::Info for Hook {
 
 /// Implements a version of the interface. All versions define domains alike.
 macro_rules! version {
-    ($version:ident, $package:literal, $($shutdown:tt)*) => {
-        /// A version of the calls.
-        #[allow(missing_docs, reason = "generated")]
-        pub mod $version {
-            tonic::include_proto!($package);
-        }
-
+    ($version:ident, $($shutdown:tt)*) => {
         #[tonic::async_trait]
         impl $version::callbacks_server::Callbacks for Hook {
             async fn on_define_domain(
                 &self,
-                request: Request<$version::OnDefineDomainParams>,
-            ) -> Result<Response<$version::OnDefineDomainResult>, Status> {
+                request: Request<OnDefineDomainParams>,
+            ) -> Result<Response<OnDefineDomainResult>, Status> {
                 let domain_xml = self.define(request.into_inner().domain_xml).await?;
-                Ok(Response::new($version::OnDefineDomainResult { domain_xml }))
+                Ok(Response::new(OnDefineDomainResult { domain_xml }))
             }
 
             $($shutdown)*
@@ -94,17 +85,16 @@ macro_rules! version {
     };
 }
 
-version!(v1alpha1, "kubevirt.hooks.v1alpha1",);
-version!(v1alpha2, "kubevirt.hooks.v1alpha2",);
+version!(v1alpha1,);
+version!(v1alpha2,);
 version!(
     v1alpha3,
-    "kubevirt.hooks.v1alpha3",
     async fn shutdown(
         &self,
-        _: Request<v1alpha3::ShutdownParams>,
-    ) -> Result<Response<v1alpha3::ShutdownResult>, Status> {
+        _: Request<ShutdownParams>,
+    ) -> Result<Response<ShutdownResult>, Status> {
         self.ended.send_replace(true);
-        Ok(Response::new(v1alpha3::ShutdownResult {}))
+        Ok(Response::new(ShutdownResult {}))
     }
 );
 

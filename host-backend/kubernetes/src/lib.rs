@@ -18,6 +18,7 @@
 pub mod api;
 pub mod claim;
 pub mod files;
+pub mod grpc;
 pub mod hook;
 pub mod host;
 mod lease;

@@ -14,26 +14,14 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
+use crate::grpc::dra::{self, DRAPlugin, DRAPluginServer};
+use crate::grpc::registration;
+use crate::grpc::registration::registration_server::{Registration, RegistrationServer};
 use crate::node::{ClaimName, Node};
 use crate::{DRIVER, Error};
 
 /// How long calls in flight may take after the process was asked to end.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The kubelet's interface of drivers.
-#[allow(missing_docs, reason = "generated")]
-pub mod dra {
-    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
-}
-
-/// The kubelet's interface of plugin registration.
-#[allow(missing_docs, reason = "generated")]
-pub mod registration {
-    tonic::include_proto!("pluginregistration");
-}
-
-use dra::dra_plugin_server::{DraPlugin, DraPluginServer};
-use registration::registration_server::{Registration, RegistrationServer};
 
 /// The sockets of the plugin.
 #[derive(Debug, Clone)]
@@ -97,7 +85,7 @@ fn named(claim: dra::Claim) -> ClaimName {
 }
 
 #[tonic::async_trait]
-impl DraPlugin for Driver {
+impl DRAPlugin for Driver {
     async fn node_prepare_resources(
         &self,
         request: Request<dra::NodePrepareResourcesRequest>,
@@ -218,7 +206,7 @@ async fn serve_until(
     sockets: &Sockets,
     end: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let driver = DraPluginServer::new(Driver {
+    let driver = DRAPluginServer::new(Driver {
         node: Arc::new(node),
     });
     let registrar = RegistrationServer::new(Registrar {

@@ -15,13 +15,13 @@ use paragpu_kubernetes::DRIVER;
 use paragpu_kubernetes::api::{Api, Options};
 use paragpu_kubernetes::claim::{self, Data};
 use paragpu_kubernetes::files::Places;
-use paragpu_kubernetes::node::Node;
-use paragpu_kubernetes::plugin::dra::dra_plugin_client::DraPluginClient;
-use paragpu_kubernetes::plugin::dra::{
+use paragpu_kubernetes::grpc::dra::DRAPluginClient;
+use paragpu_kubernetes::grpc::dra::{
     Claim, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
 };
-use paragpu_kubernetes::plugin::registration::registration_client::RegistrationClient;
-use paragpu_kubernetes::plugin::registration::{InfoRequest, RegistrationStatus};
+use paragpu_kubernetes::grpc::registration::registration_client::RegistrationClient;
+use paragpu_kubernetes::grpc::registration::{InfoRequest, RegistrationStatus};
+use paragpu_kubernetes::node::Node;
 use paragpu_kubernetes::plugin::{self, Sockets};
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
@@ -87,7 +87,7 @@ impl Plugin {
     }
 
     fn prepare(&self, name: &str, uid: &str) -> NodePrepareResourceResponse {
-        let mut driver = DraPluginClient::new(self.channel(&self.sockets.driver));
+        let mut driver = DRAPluginClient::new(self.channel(&self.sockets.driver));
         let request = NodePrepareResourcesRequest {
             claims: vec![named(name, uid)],
         };
@@ -98,7 +98,7 @@ impl Plugin {
     }
 
     fn unprepare(&self, name: &str, uid: &str) -> String {
-        let mut driver = DraPluginClient::new(self.channel(&self.sockets.driver));
+        let mut driver = DRAPluginClient::new(self.channel(&self.sockets.driver));
         let request = NodeUnprepareResourcesRequest {
             claims: vec![named(name, uid)],
         };

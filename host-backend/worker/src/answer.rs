@@ -7,27 +7,28 @@ use paragpu_protocol::table::Launch;
 
 use crate::calls::handler;
 use crate::error::{Fault, Outcome, SessionEnd};
-use crate::session::Session;
 use crate::session::completion::{Continuation, Goal, Pending, Progress};
 use crate::session::errors::Deferred;
-use crate::session::gpu::Fence;
+use crate::session::gpu::Gpu;
 use crate::session::link::At;
+use crate::session::replies::Replies;
 
 /// Maximum length of an error's detail, in bytes.
 const MAX_DETAIL: usize = 4096;
 
-impl Session {
+impl Replies {
     /// Sends the reply to a completed call. The error of a posted call is stored for a
     /// later one. Returns whether the call succeeded; a stalled call is not complete.
     pub(crate) fn answer<'a, T: Field<'a>>(
         &mut self,
+        gpu: &mut Gpu,
         at: At,
         outcome: Outcome<T>,
     ) -> Result<bool, Fault> {
         match outcome {
             Ok(_) if at.slot == 0 => Ok(true),
             Ok(value) => {
-                self.gather_failure();
+                self.gather_failure(gpu);
                 let mut out = self.link.take_buffer();
                 let earlier = if handler(at.call).is_some_and(|handler| handler.info.reports) {
                     self.errors.take()
@@ -37,11 +38,11 @@ impl Session {
                 let sent = match &earlier {
                     None => {
                         let tail = encode_done(&value, &mut out);
-                        self.reply(at, &out, tail)
+                        self.send(at, &out, tail)
                     }
                     Some(error) => {
                         encode_failed(error.status, error.call, clip(&error.detail), &mut out);
-                        self.reply(at, &out, &[])
+                        self.send(at, &out, &[])
                     }
                 };
                 self.link.keep_buffer(out);
@@ -50,13 +51,13 @@ impl Session {
             }
             Err(Fault::Call(error)) => {
                 if error.status.is_sticky() && self.errors.sticky().is_none() {
-                    self.printing.forward_all(&mut self.gpu, &mut self.link)?;
+                    self.printing.forward_all(gpu, &mut self.link)?;
                 }
                 if at.slot == 0 {
                     self.errors.defer(at.call, &error);
                 } else {
                     self.errors.note(at.call, &error);
-                    self.answer_failure(at, &Deferred::new(at.call, &error))?;
+                    self.fail(at, &Deferred::new(at.call, &error))?;
                 }
                 Ok(false)
             }
@@ -65,38 +66,43 @@ impl Session {
     }
 
     /// Keeps the error of a launch that a lane submitted.
-    pub(crate) fn gather_failure(&mut self) {
-        if let Some(error) = self.gpu.take_failure() {
+    pub(crate) fn gather_failure(&mut self, gpu: &mut Gpu) {
+        if let Some(error) = gpu.take_failure() {
             self.errors.defer(Launch::INFO.number, &error);
         }
     }
 
     /// Replies with an error.
-    pub(crate) fn answer_failure(&mut self, at: At, error: &Deferred) -> Result<(), SessionEnd> {
+    pub(crate) fn fail(&mut self, at: At, error: &Deferred) -> Result<(), SessionEnd> {
         if at.slot == 0 {
             return Ok(());
         }
         let mut out = self.link.take_buffer();
         encode_failed(error.status, error.call, clip(&error.detail), &mut out);
-        let sent = self.reply(at, &out, &[]);
+        let sent = self.send(at, &out, &[]);
         self.link.keep_buffer(out);
         sent
     }
 
     /// Answers the call, or makes it pending until its goal is reached.
-    pub(crate) fn progress(&mut self, at: At, outcome: Outcome<Progress>) -> Result<bool, Fault> {
+    pub(crate) fn progress(
+        &mut self,
+        gpu: &mut Gpu,
+        at: At,
+        outcome: Outcome<Progress>,
+    ) -> Result<bool, Fault> {
         match outcome {
-            Ok(Progress::Now) => self.answer(at, Ok(())),
+            Ok(Progress::Now) => self.answer(gpu, at, Ok(())),
             Ok(Progress::Later(goal, then)) => {
                 self.completion.push(Pending { at, goal, then })?;
                 Ok(true)
             }
-            Err(fault) => self.answer::<()>(at, Err(fault)),
+            Err(fault) => self.answer::<()>(gpu, at, Err(fault)),
         }
     }
 
     /// Sends a reply, behind the pending replies of its slot.
-    pub(crate) fn reply(&mut self, at: At, head: &[u8], tail: &[u8]) -> Result<(), SessionEnd> {
+    pub(crate) fn send(&mut self, at: At, head: &[u8], tail: &[u8]) -> Result<(), SessionEnd> {
         if self.completion.is_behind(at.slot) {
             let reply = [head, tail].concat();
             return self.completion.push(Pending {
@@ -108,17 +114,28 @@ impl Session {
         self.link.send_reply(at, &[head, tail])
     }
 
-    /// Makes the call pending until the fence is passed, unless it already is.
-    pub(crate) fn after(&mut self, mut fence: Fence, then: Continuation) -> Outcome<Progress> {
-        match fence.passed(&mut self.gpu)? {
-            true => Ok(Progress::Now),
-            false => Ok(Progress::Later(Goal::Fence(fence), then)),
+    /// Reports a failed transfer, so that no other call reports it.
+    pub(crate) fn fail_transfer(&mut self, at: At, error: &Deferred) -> Result<(), SessionEnd> {
+        self.errors.reported(error);
+        self.fail(at, error)
+    }
+
+    /// Answers a call that is no longer pending.
+    pub(crate) fn finish(
+        &mut self,
+        gpu: &mut Gpu,
+        at: At,
+        outcome: Outcome<()>,
+    ) -> Result<(), SessionEnd> {
+        match self.answer(gpu, at, outcome) {
+            Ok(_) | Err(Fault::Call(_) | Fault::Stall) => Ok(()),
+            Err(Fault::End(end)) => Err(end),
         }
     }
 
     /// Sends new kernel output.
-    pub(crate) fn forward_output(&mut self) -> Result<(), SessionEnd> {
-        self.printing.forward(&mut self.gpu, &mut self.link)
+    pub(crate) fn forward_output(&mut self, gpu: &mut Gpu) -> Result<(), SessionEnd> {
+        self.printing.forward(gpu, &mut self.link)
     }
 }
 

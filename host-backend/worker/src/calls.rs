@@ -128,24 +128,28 @@ pub(crate) fn execute<'a, C: Handle<'a>>(
     call: &C,
     payload: &[u8],
 ) -> Result<bool, Fault> {
-    if let Some(lost) = session.errors.sticky()
+    if let Some(lost) = session.replies.errors.sticky()
         && !C::INFO.survives
     {
         let lost = lost.clone();
         session.copies.tokens.fail(call.token(), lost.clone());
-        session.answer_failure(at, &lost)?;
+        session.replies.fail(at, &lost)?;
         return Ok(false);
     }
     if C::INFO.capability == Capability::Window && !session.host.can_pin() {
         let why = format!("{} needs a window", C::INFO.name);
-        return session.answer::<()>(at, fail(Status::NOT_SUPPORTED, why));
+        return session.replies.answer::<()>(
+            &mut session.gpu,
+            at,
+            fail(Status::NOT_SUPPORTED, why),
+        );
     }
     let Some(change) = call.change() else {
         return call.handle(session, at);
     };
     let (objects, gpu) = (&mut session.objects, &mut session.gpu);
     if let Err(fault) = objects.admit(gpu, &change, C::INFO.number, payload.len()) {
-        return session.answer::<()>(at, Err(fault));
+        return session.replies.answer::<()>(gpu, at, Err(fault));
     }
     let done = call.handle(session, at);
     let (objects, gpu) = (&mut session.objects, &mut session.gpu);

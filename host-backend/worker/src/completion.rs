@@ -5,7 +5,6 @@ use paragpu_protocol::handle::ObjectKind;
 use crate::error::{Fault, Outcome, SessionEnd};
 use crate::session::Session;
 use crate::session::completion::{Continuation, Goal, Pending};
-use crate::session::link::At;
 
 impl Session {
     /// Answers the pending calls whose goals are reached, in order within a slot.
@@ -16,30 +15,30 @@ impl Session {
             .tokens
             .poll(&mut self.gpu, &mut self.objects.streams);
         if let Some((call, error)) = error {
-            self.errors.defer(call, &error);
+            self.replies.errors.defer(call, &error);
         }
         let mut index = 0;
-        while let Some(mut this) = self.completion.take_from(&mut index) {
+        while let Some(mut this) = self.replies.completion.take_from(&mut index) {
             let finished = match self.reached(&mut this) {
                 Ok(false) => {
-                    self.completion.put_back(&mut index, this);
+                    self.replies.completion.put_back(&mut index, this);
                     continue;
                 }
                 Err(Fault::End(end)) => return Err(end),
                 Ok(true) => {
-                    self.completion.set_answering(true);
+                    self.replies.completion.set_answering(true);
                     self.finish(this)
                 }
                 Err(fault) => {
-                    self.completion.set_answering(true);
+                    self.replies.completion.set_answering(true);
                     self.abandon(this, fault)
                 }
             };
             moved = true;
-            self.completion.set_answering(false);
+            self.replies.completion.set_answering(false);
             finished?;
         }
-        self.completion.count();
+        self.replies.completion.count();
         Ok(moved)
     }
 
@@ -51,13 +50,13 @@ impl Session {
             Goal::CopyOut(copy) => {
                 let outbound = self.copies.outbound_of(copy.stream());
                 let (gpu, host) = (&mut self.gpu, &mut self.host);
-                copy.step(pending.at, gpu, outbound, host, &mut self.link)?
+                copy.step(pending.at, gpu, outbound, host, &mut self.replies.link)?
             }
             Goal::CopyIn(copy) => copy.step(
                 &mut self.gpu,
                 &mut self.copies.inbound,
                 self.host.pages(),
-                &self.statistics,
+                &self.copies.statistics,
             )?,
             Goal::Stream(wait) => {
                 let over = self.objects.streams.passed(&mut self.gpu, wait)?;
@@ -71,9 +70,9 @@ impl Session {
     }
 
     fn finish(&mut self, pending: Pending) -> Result<(), SessionEnd> {
-        self.forward_output()?;
+        self.replies.forward_output(&mut self.gpu)?;
         if let Goal::Ready(reply) = &pending.goal {
-            return self.link.send_reply(pending.at, &[reply]);
+            return self.replies.link.send_reply(pending.at, &[reply]);
         }
         let outcome = match pending.then {
             Continuation::Reply => Ok(()),
@@ -88,15 +87,15 @@ impl Session {
         if let Goal::Token(token) = pending.goal
             && let Some(error) = self.copies.tokens.take_failure(token)
         {
-            return self.answer_token_failure(pending.at, &error);
+            return self.replies.fail_transfer(pending.at, &error);
         }
-        self.finally(pending.at, outcome)
+        self.replies.finish(&mut self.gpu, pending.at, outcome)
     }
 
     /// Called if the goal will not be reached. Runs the rest of the call as far as
     /// possible, to free the call's resources.
     fn abandon(&mut self, pending: Pending, fault: Fault) -> Result<(), SessionEnd> {
-        self.forward_output()?;
+        self.replies.forward_output(&mut self.gpu)?;
         match pending.then {
             Continuation::Reply => {}
             Continuation::Signal(token) => self.copies.tokens.signal(token, false),
@@ -118,13 +117,6 @@ impl Session {
             Goal::Stream(wait) => self.objects.streams.end_wait(&mut self.gpu, &wait),
             _ => {}
         }
-        self.finally(pending.at, Err(fault))
-    }
-
-    fn finally(&mut self, at: At, outcome: Outcome<()>) -> Result<(), SessionEnd> {
-        match self.answer(at, outcome) {
-            Ok(_) | Err(Fault::Call(_) | Fault::Stall) => Ok(()),
-            Err(Fault::End(end)) => Err(end),
-        }
+        self.replies.finish(&mut self.gpu, pending.at, Err(fault))
     }
 }

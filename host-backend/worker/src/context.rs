@@ -3,9 +3,11 @@
 use paragpu_protocol::table::{ContextSynchronize, CtxSetLimit, TopologyGet};
 
 use crate::error::Outcome;
-use crate::session::Session;
 use crate::session::completion::{Continuation, Progress};
 use crate::session::gpu::Gpu;
+use crate::session::memory::DeviceMemory;
+use crate::session::objects::Objects;
+use crate::session::replies::Replies;
 
 /// CU_LIMIT_PRINTF_FIFO_SIZE.
 const PRINTF_FIFO_SIZE: u32 = 1;
@@ -18,16 +20,21 @@ impl Gpu {
     }
 }
 
-impl Session {
-    pub(crate) fn context_synchronize(&mut self, _: &ContextSynchronize) -> Outcome<Progress> {
+impl Objects {
+    pub(crate) fn context_synchronize(
+        &mut self,
+        gpu: &mut Gpu,
+        replies: &mut Replies,
+        _: &ContextSynchronize,
+    ) -> Outcome<Progress> {
         // A fence, so that work that other threads submit meanwhile does not
         // prolong the wait.
-        let fence = self.objects.streams.fence(&mut self.gpu)?;
-        let progress = self.after(fence, Continuation::Reply)?;
+        let fence = self.streams.fence(gpu)?;
+        let progress = Progress::after(gpu, fence, Continuation::Reply)?;
         if matches!(progress, Progress::Now) {
             // This also reports the error of failed work.
-            self.gpu.context_query()?;
-            self.forward_output()?;
+            gpu.context_query()?;
+            replies.forward_output(gpu)?;
         }
         Ok(progress)
     }
@@ -35,25 +42,29 @@ impl Session {
     /// Sets a limit of the context. A GPU's driver allocates memory for the `printf`
     /// buffer and the kernels' heap, which is charged to the session. The software GPU's
     /// heaps are charged as variables of their modules.
-    pub(crate) fn ctx_set_limit(&mut self, call: &CtxSetLimit) -> Outcome<()> {
+    pub(crate) fn ctx_set_limit(
+        &mut self,
+        gpu: &mut Gpu,
+        memory: &mut DeviceMemory,
+        call: &CtxSetLimit,
+    ) -> Outcome<()> {
         let CtxSetLimit { limit, value } = *call;
         let counts = matches!(limit, PRINTF_FIFO_SIZE | MALLOC_HEAP_SIZE);
-        let counts = counts && !self.gpu.computes_on_host();
+        let counts = counts && !gpu.computes_on_host();
         if counts {
-            self.memory.charge(value)?;
+            memory.charge(value)?;
         }
-        if let Err(error) = self.gpu.ctx_set_limit(limit, value) {
+        if let Err(error) = gpu.ctx_set_limit(limit, value) {
             if counts {
-                self.memory.discharge(value);
+                memory.discharge(value);
             }
             return Err(error.into());
         }
         if counts {
-            self.memory
-                .discharge(self.objects.limit(limit).unwrap_or(0));
-            self.memory.count();
+            memory.discharge(self.limit(limit).unwrap_or(0));
+            memory.count();
         }
-        self.objects.set_limit(limit, value);
+        self.set_limit(limit, value);
         Ok(())
     }
 }

@@ -8,17 +8,18 @@ use paragpu_protocol::table::{
     WaitToken,
 };
 
-use crate::error::{Fault, Outcome, SessionEnd, fail};
+use crate::error::{Fault, Outcome, fail};
 use crate::rect::{check_pitch, volume};
-use crate::session::Session;
 use crate::session::completion::{Continuation, Goal, Progress};
 use crate::session::copies::Copies;
 use crate::session::copy_out::{CopyOut, CopySource};
 use crate::session::errors::Deferred;
 use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
+use crate::session::host_memory::HostMemory;
 use crate::session::link::At;
 use crate::session::objects::Objects;
+use crate::session::replies::Replies;
 use crate::staging::Staged;
 
 impl Copies {
@@ -90,30 +91,39 @@ impl Objects {
     }
 }
 
-impl Session {
-    pub(crate) fn copy_to_device(&mut self, call: &CopyToDevice<'_>) -> Outcome<()> {
+impl Copies {
+    pub(crate) fn copy_to_device(
+        &mut self,
+        gpu: &mut Gpu,
+        objects: &mut Objects,
+        call: &CopyToDevice<'_>,
+    ) -> Outcome<()> {
         let bytes = call.data.0;
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
+        let stream = objects.streams.for_work(gpu, call.stream)?;
         if bytes.is_empty() {
             return Ok(());
         }
         let size = bytes.len() as u64;
-        if self.copies.inbound.is_in_place(bytes) {
+        if self.inbound.is_in_place(bytes) {
             self.statistics.bytes_to_device.add(size);
             return Ok(());
         }
-        let staged = self.copies.stage(&mut self.gpu, bytes)?;
-        self.gpu
-            .copy(call.destination, staged.address, size, stream)?;
-        self.copies.inbound.given(&mut self.gpu, staged, stream)?;
+        let staged = self.stage(gpu, bytes)?;
+        gpu.copy(call.destination, staged.address, size, stream)?;
+        self.inbound.given(gpu, staged, stream)?;
         self.statistics.bytes_to_device.add(size);
         Ok(())
     }
 
-    pub(crate) fn copy_rect_to_device(&mut self, call: &CopyRectToDevice<'_>) -> Outcome<()> {
+    pub(crate) fn copy_rect_to_device(
+        &mut self,
+        gpu: &mut Gpu,
+        objects: &mut Objects,
+        call: &CopyRectToDevice<'_>,
+    ) -> Outcome<()> {
         let bytes = call.data.0;
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
-        let destination = self.objects.textures.copy_end(&call.destination)?;
+        let stream = objects.streams.for_work(gpu, call.stream)?;
+        let destination = objects.textures.copy_end(&call.destination)?;
         let [width, height, _] = call.extent;
         let size = volume(call.extent)?;
         if size != bytes.len() as u64 {
@@ -125,123 +135,146 @@ impl Session {
         if size == 0 {
             return Ok(());
         }
-        let staged = self.copies.stage(&mut self.gpu, bytes)?;
+        let staged = self.stage(gpu, bytes)?;
         let source = CopyEnd::Linear {
             address: staged.address,
             pitch: width,
             rows: height,
         };
-        self.gpu
-            .copy_rect(destination, source, call.extent, stream)?;
-        self.copies.inbound.given(&mut self.gpu, staged, stream)?;
+        gpu.copy_rect(destination, source, call.extent, stream)?;
+        self.inbound.given(gpu, staged, stream)?;
         self.statistics.bytes_to_device.add(size);
         Ok(())
     }
 
-    pub(crate) fn copy(&mut self, at: At, call: &Copy) -> Result<bool, Fault> {
-        let outcome = self.copy_now(at, call);
-        self.answer_copy(at, call.token, outcome)
+    pub(crate) fn copy(
+        &mut self,
+        gpu: &mut Gpu,
+        objects: &mut Objects,
+        host: &mut HostMemory,
+        replies: &mut Replies,
+        at: At,
+        call: &Copy,
+    ) -> Result<bool, Fault> {
+        let outcome = self.copy_now(gpu, objects, host, at, call);
+        self.note_failure(at, call.token, &outcome);
+        replies.answer(gpu, at, outcome)
     }
 
-    fn copy_now(&mut self, at: At, call: &Copy) -> Outcome<()> {
-        self.copies.tokens.check(call.token)?;
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
+    fn copy_now(
+        &mut self,
+        gpu: &mut Gpu,
+        objects: &mut Objects,
+        host: &HostMemory,
+        at: At,
+        call: &Copy,
+    ) -> Outcome<()> {
+        self.tokens.check(call.token)?;
+        let stream = objects.streams.for_work(gpu, call.stream)?;
         if call.size != 0 {
-            let NodeWork { work, .. } = self.objects.copy_work(call)?;
-            self.gpu.submit(&work, stream)?;
+            let NodeWork { work, .. } = objects.copy_work(call)?;
+            gpu.submit(&work, stream)?;
         }
         self.statistics.count_copy(
-            self.host.holds(call.destination),
-            self.host.holds(call.source),
+            host.holds(call.destination),
+            host.holds(call.source),
             call.size,
         );
-        let (tokens, streams) = (&mut self.copies.tokens, &mut self.objects.streams);
+        let (tokens, streams) = (&mut self.tokens, &mut objects.streams);
         tokens.add(streams, call.token, at.call, call.stream)
     }
 
-    pub(crate) fn copy_rect(&mut self, at: At, call: &CopyRect) -> Result<bool, Fault> {
-        let outcome = self.copy_rect_now(at, call);
-        self.answer_copy(at, call.token, outcome)
+    pub(crate) fn copy_rect(
+        &mut self,
+        gpu: &mut Gpu,
+        objects: &mut Objects,
+        host: &mut HostMemory,
+        replies: &mut Replies,
+        at: At,
+        call: &CopyRect,
+    ) -> Result<bool, Fault> {
+        let outcome = self.copy_rect_now(gpu, objects, host, at, call);
+        self.note_failure(at, call.token, &outcome);
+        replies.answer(gpu, at, outcome)
     }
 
-    fn copy_rect_now(&mut self, at: At, call: &CopyRect) -> Outcome<()> {
-        self.copies.tokens.check(call.token)?;
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
-        let destination = self.objects.textures.copy_end(&call.destination)?;
-        let source = self.objects.textures.copy_end(&call.source)?;
+    fn copy_rect_now(
+        &mut self,
+        gpu: &mut Gpu,
+        objects: &mut Objects,
+        host: &HostMemory,
+        at: At,
+        call: &CopyRect,
+    ) -> Outcome<()> {
+        self.tokens.check(call.token)?;
+        let stream = objects.streams.for_work(gpu, call.stream)?;
+        let destination = objects.textures.copy_end(&call.destination)?;
+        let source = objects.textures.copy_end(&call.source)?;
         let size = volume(call.extent)?;
         if size != 0 {
-            self.gpu
-                .copy_rect(destination, source, call.extent, stream)?;
+            gpu.copy_rect(destination, source, call.extent, stream)?;
         }
         let host = |end: &CopyEnd| match end {
-            CopyEnd::Linear { address, .. } => self.host.holds(*address),
+            CopyEnd::Linear { address, .. } => host.holds(*address),
             CopyEnd::Array { .. } => false,
         };
         self.statistics
             .count_copy(host(&destination), host(&source), size);
-        let (tokens, streams) = (&mut self.copies.tokens, &mut self.objects.streams);
+        let (tokens, streams) = (&mut self.tokens, &mut objects.streams);
         tokens.add(streams, call.token, at.call, call.stream)
     }
 
-    /// Answers a copy, which may have a token.
-    fn answer_copy(&mut self, at: At, token: u32, outcome: Outcome<()>) -> Result<bool, Fault> {
-        if let Err(Fault::Call(error)) = &outcome {
-            self.copies
-                .tokens
-                .fail(token, Deferred::new(at.call, error));
+    /// Tells the guest thread that waits for the token, if any, that its copy failed.
+    fn note_failure(&mut self, at: At, token: u32, outcome: &Outcome<()>) {
+        if let Err(Fault::Call(error)) = outcome {
+            self.tokens.fail(token, Deferred::new(at.call, error));
         }
-        self.answer(at, outcome)
     }
 
-    pub(crate) fn wait_token(&mut self, at: At, call: &WaitToken) -> Result<bool, Fault> {
+    pub(crate) fn wait_token(
+        &mut self,
+        gpu: &mut Gpu,
+        replies: &mut Replies,
+        at: At,
+        call: &WaitToken,
+    ) -> Result<bool, Fault> {
         let token = call.token;
-        if token == 0 || self.copies.tokens.check(token).is_err() {
+        if token == 0 || self.tokens.check(token).is_err() {
             let why = format!("bulk token {token}");
-            return self.answer::<()>(at, fail(Status::INVALID_VALUE, why));
+            return replies.answer::<()>(gpu, at, fail(Status::INVALID_VALUE, why));
         }
-        if self.copies.tokens.is_in_flight(token) {
+        if self.tokens.is_in_flight(token) {
             let waits = Progress::Later(Goal::Token(token), Continuation::Reply);
-            return self.progress(at, Ok(waits));
+            return replies.progress(gpu, at, Ok(waits));
         }
-        if let Some(error) = self.copies.tokens.take_failure(token) {
-            self.answer_token_failure(at, &error)?;
+        if let Some(error) = self.tokens.take_failure(token) {
+            replies.fail_transfer(at, &error)?;
             return Ok(true);
         }
-        self.answer(at, Ok(()))
+        replies.answer(gpu, at, Ok(()))
     }
 
-    /// Reports a failed transfer, so that no other call reports it.
-    pub(crate) fn answer_token_failure(
+    pub(crate) fn copy_from_device(
         &mut self,
-        at: At,
-        error: &Deferred,
-    ) -> Result<(), SessionEnd> {
-        self.errors.reported(error);
-        self.answer_failure(at, error)
+        gpu: &mut Gpu,
+        objects: &mut Objects,
+        call: &CopyFromDevice,
+    ) -> Outcome<Progress> {
+        let stream = objects.streams.for_work(gpu, call.stream)?;
+        self.copy_out(gpu, CopySource::Linear(call.source), call.size, stream)
     }
 
-    pub(crate) fn copy_from_device(&mut self, call: &CopyFromDevice) -> Outcome<Progress> {
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
-        self.copies.copy_out(
-            &mut self.gpu,
-            CopySource::Linear(call.source),
-            call.size,
-            stream,
-        )
-    }
-
-    pub(crate) fn copy_rect_from_device(&mut self, call: &CopyRectFromDevice) -> Outcome<Progress> {
-        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
-        let source = self.objects.textures.copy_end(&call.source)?;
+    pub(crate) fn copy_rect_from_device(
+        &mut self,
+        gpu: &mut Gpu,
+        objects: &mut Objects,
+        call: &CopyRectFromDevice,
+    ) -> Outcome<Progress> {
+        let stream = objects.streams.for_work(gpu, call.stream)?;
+        let source = objects.textures.copy_end(&call.source)?;
         let total = volume(call.extent)?;
         check_pitch(&source, call.extent)?;
-        self.copies.copy_out(
-            &mut self.gpu,
-            CopySource::Rect(source, call.extent),
-            total,
-            stream,
-        )
+        self.copy_out(gpu, CopySource::Rect(source, call.extent), total, stream)
     }
 }
 

@@ -5,11 +5,11 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{EventQuery, EventRecord, EventSynchronize};
 
 use crate::error::Outcome;
-use crate::session::Session;
 use crate::session::completion::{Continuation, Goal, Progress};
 use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
 use crate::session::objects::Objects;
+use crate::session::replies::Replies;
 
 impl Objects {
     pub(crate) fn event_record(&mut self, gpu: &mut Gpu, call: &EventRecord) -> Outcome<()> {
@@ -23,22 +23,30 @@ impl Objects {
     pub(crate) fn event_record_work(&self, call: &EventRecord) -> Outcome<NodeWork<'static>> {
         Ok(Work::EventRecord(self.events.id(call.event)?).into())
     }
-}
 
-impl Session {
-    pub(crate) fn event_synchronize(&mut self, call: &EventSynchronize) -> Outcome<Progress> {
-        let event = self.objects.events.id(call.event)?;
-        if self.gpu.event_query(event)? {
-            self.forward_output()?;
+    pub(crate) fn event_synchronize(
+        &mut self,
+        gpu: &mut Gpu,
+        replies: &mut Replies,
+        call: &EventSynchronize,
+    ) -> Outcome<Progress> {
+        let event = self.events.id(call.event)?;
+        if gpu.event_query(event)? {
+            replies.forward_output(gpu)?;
             return Ok(Progress::Now);
         }
         Ok(Progress::Later(Goal::Event(event), Continuation::Reply))
     }
 
-    pub(crate) fn event_query(&mut self, call: &EventQuery) -> Outcome<()> {
-        let event = self.objects.events.id(call.event)?;
-        if self.gpu.event_query(event)? {
-            self.forward_output()?;
+    pub(crate) fn event_query(
+        &mut self,
+        gpu: &mut Gpu,
+        replies: &mut Replies,
+        call: &EventQuery,
+    ) -> Outcome<()> {
+        let event = self.events.id(call.event)?;
+        if gpu.event_query(event)? {
+            replies.forward_output(gpu)?;
             Ok(())
         } else {
             Err(Status::NOT_READY.into())

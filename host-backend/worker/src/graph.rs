@@ -8,13 +8,15 @@ use paragpu_protocol::types::GraphNode as WireNode;
 
 use crate::calls::handler;
 use crate::error::{Fault, Outcome, fail};
-use crate::session::Session;
 use crate::session::code_search::Prints;
 use crate::session::gpu::Gpu;
 use crate::session::graph::{NodeWork, Update};
 use crate::session::link::At;
 use crate::session::objects::Objects;
 use crate::session::queue::Blocker;
+use crate::session::replies::Replies;
+use crate::session::turn::Pacing;
+use crate::statistics::Statistics;
 
 /// Maximum number of bodies of a conditional node.
 const MAX_BODIES: usize = 1024;
@@ -130,43 +132,52 @@ impl Objects {
         };
         graphs.update(gpu, call.graph.0, update)
     }
-}
 
-impl Session {
     /// Instantiating the graph reports invalid nodes. They are not recorded, because a
     /// guest may send any number of them.
-    pub(crate) fn graph_nodes(&mut self, at: At, call: &GraphNodes<'_>) -> Result<bool, Fault> {
-        match self.objects.graph_append(call) {
+    pub(crate) fn graph_nodes(
+        &mut self,
+        gpu: &mut Gpu,
+        replies: &mut Replies,
+        at: At,
+        call: &GraphNodes<'_>,
+    ) -> Result<bool, Fault> {
+        match self.graph_append(call) {
             Err(Fault::Call(error)) => {
-                let result = self.objects.graphs.fail(call.graph.0, error);
-                self.answer(at, result)?;
+                let result = self.graphs.fail(call.graph.0, error);
+                replies.answer(gpu, at, result)?;
                 Ok(false)
             }
-            other => self.answer(at, other),
+            other => replies.answer(gpu, at, other),
         }
     }
 
-    pub(crate) fn graph_launch(&mut self, call: &GraphLaunch) -> Outcome<()> {
-        let graph = self.objects.graphs.launchable(call.graph.0)?;
-        self.pacing.admit(&mut self.gpu)?;
+    pub(crate) fn graph_launch(
+        &mut self,
+        gpu: &mut Gpu,
+        pacing: &mut Pacing,
+        replies: &mut Replies,
+        statistics: &Statistics,
+        call: &GraphLaunch,
+    ) -> Outcome<()> {
+        let graph = self.graphs.launchable(call.graph.0)?;
+        pacing.admit(gpu)?;
         // A device that computes on the host queues the nodes, a GPU queues the graph.
-        let pieces = match self.gpu.computes_on_host() {
+        let pieces = match gpu.computes_on_host() {
             true => graph.nodes.max(1),
             false => 1,
         };
-        let streams = &mut self.objects.streams;
-        let stream = streams.for_pieces(&mut self.gpu, call.stream, pieces)?;
+        let stream = self.streams.for_pieces(gpu, call.stream, pieces)?;
         if graph.prints {
-            self.printing.note(Prints::Yes);
+            replies.printing.note(Prints::Yes);
         }
-        self.gpu.graph_launch(graph.id, stream)?;
+        gpu.graph_launch(graph.id, stream)?;
         if graph.calls_host {
-            let mark = self.gpu.mark(stream)?;
-            let streams = &mut self.objects.streams;
-            streams.follow(&mut self.gpu, Blocker::Graph(mark));
+            let mark = gpu.mark(stream)?;
+            self.streams.follow(gpu, Blocker::Graph(mark));
         }
-        self.pacing.launched(&mut self.gpu, stream)?;
-        self.statistics.launches.add(graph.kernels);
+        pacing.launched(gpu, stream)?;
+        statistics.launches.add(graph.kernels);
         Ok(())
     }
 }

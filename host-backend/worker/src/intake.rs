@@ -21,6 +21,7 @@ use paragpu_protocol::table::CopyToDevice;
 use crate::calls::{execute, handler};
 use crate::error::{Fault, SessionEnd};
 use crate::session::Session;
+use crate::session::host_function::HostFunctions;
 use crate::session::link::At;
 use crate::staging::{Arrivals, Arrived, InPlace};
 use crate::transfer::orders::Report;
@@ -107,7 +108,7 @@ impl Session {
                 number: header.kind,
                 source,
             })?;
-            return if self.link.sender().received(count) {
+            return if self.replies.link.sender().received(count) {
                 Ok(())
             } else {
                 Err(SessionEnd::Received)
@@ -122,16 +123,17 @@ impl Session {
         if header.kind >= CONTROL {
             return Err(SessionEnd::Kind(header.kind));
         }
-        self.admit(header)?;
+        self.intake.admit(header, &mut self.replies.link)?;
         if !self.in_turn(header, |session| session.execute(header, payload))? {
             self.intake.queue(header, payload, false)?;
         }
-        self.acknowledge(payload.len())
+        self.intake
+            .acknowledge(payload.len(), &mut self.replies.link)
     }
 
     /// Executes a copy to the device whose data landed at its destination.
     fn take_in_place(&mut self, header: FrameHeader, place: &InPlace) -> Result<(), SessionEnd> {
-        self.admit(header)?;
+        self.intake.admit(header, &mut self.replies.link)?;
         let call = CopyToDevice {
             destination: place.destination,
             stream: place.stream,
@@ -143,24 +145,8 @@ impl Session {
         if !self.in_turn(header, copy)? {
             return Err(TravelError::protocol("a copy without a source is pending").into());
         }
-        self.acknowledge(header.payload_len())
-    }
-
-    /// Checks a call's sequence number.
-    fn admit(&mut self, header: FrameHeader) -> Result<(), SessionEnd> {
-        self.intake.admit(header.sequence)?;
-        self.link.begins(header.slot);
-        Ok(())
-    }
-
-    /// Acknowledges calls periodically, so that the guest can drop its copies.
-    fn acknowledge(&mut self, length: usize) -> Result<(), SessionEnd> {
-        match self.intake.acknowledge(length, self.link.is_durable()) {
-            Some(taken) => self
-                .link
-                .send(Control::Taken.kind(), 0, &[&taken.to_le_bytes()]),
-            None => Ok(()),
-        }
+        self.intake
+            .acknowledge(header.payload_len(), &mut self.replies.link)
     }
 
     /// Handles a frame as [`serve`](Self::serve) does, and answers complete calls.
@@ -181,11 +167,11 @@ impl Session {
         execute: impl FnOnce(&mut Self) -> Result<bool, SessionEnd>,
     ) -> Result<bool, SessionEnd> {
         // The call's own reply acknowledges it.
-        let before = self.link.executed();
-        self.link.set_executed(header.sequence);
+        let before = self.replies.link.executed();
+        self.replies.link.set_executed(header.sequence);
         let done = execute(self)?;
         if !done {
-            self.link.set_executed(before);
+            self.replies.link.set_executed(before);
         }
         Ok(done)
     }
@@ -215,12 +201,12 @@ impl Session {
             call: header.kind,
         };
         let executed = execute(self, at);
-        self.gather_failure();
+        self.replies.gather_failure(&mut self.gpu);
         match executed {
             Ok(_) => {}
             Err(Fault::Stall) => return Ok(false),
             Err(Fault::End(end)) => return Err(end),
-            Err(Fault::Call(error)) => self.errors.defer(at.call, &error),
+            Err(Fault::Call(error)) => self.replies.errors.defer(at.call, &error),
         }
         if at.slot == 0 {
             self.statistics.posted.add(1);
@@ -267,11 +253,11 @@ impl Session {
             self.execute_overtakers()?;
         }
         self.answer_completed()?;
-        self.link.flush()?;
+        self.replies.link.flush()?;
         if !stalled {
             return Ok(());
         }
-        let wait = match self.pacing.rest(!self.completion.is_empty()) {
+        let wait = match self.pacing.rest(!self.replies.completion.is_empty()) {
             Some(rest) => Wait::Until(Instant::now() + rest),
             None => self.pace(),
         };
@@ -292,14 +278,14 @@ impl Session {
             return Ok(false);
         };
         if next.executed {
-            self.link.set_executed(next.header.sequence);
+            self.replies.link.set_executed(next.header.sequence);
         } else if !self.in_turn(next.header, |session| {
             session.execute(next.header, &next.payload)
         })? {
             self.intake.put_back(next);
             return Ok(false);
         }
-        self.completion.pacer().reset();
+        self.replies.completion.pacer().reset();
         Ok(true)
     }
 
@@ -318,9 +304,10 @@ impl Session {
             }
         }
         if self.intake.is_probe_due() {
-            self.link
+            self.replies
+                .link
                 .send(Control::Output.kind(), 0, &[&1_u32.to_le_bytes()])?;
-            self.link.flush()?;
+            self.replies.link.flush()?;
         }
         Ok(())
     }
@@ -335,11 +322,13 @@ impl Session {
         if header.kind >= CONTROL {
             return self.take(header, payload);
         }
-        self.admit(header)?;
-        let executed = self.is_for_host_functions(header.kind) && self.execute(header, payload)?;
+        self.intake.admit(header, &mut self.replies.link)?;
+        let executed =
+            is_for(&self.objects.host_functions, header.kind) && self.execute(header, payload)?;
         let kept = if executed { &[] } else { payload };
         self.intake.queue(header, kept, executed)?;
-        self.acknowledge(payload.len())
+        self.intake
+            .acknowledge(payload.len(), &mut self.replies.link)
     }
 
     /// Executes queued calls that host functions depend on, once one runs. A thread may
@@ -354,18 +343,17 @@ impl Session {
         }
         Ok(())
     }
+}
 
-    /// Whether a call may be executed before the calls queued ahead of it, because a host
-    /// function's completion depends on it. Writes to shadows qualify even if no host
-    /// function runs, so that none overtakes another. A read qualifies only while one
-    /// runs: a read has a reply, and a reply after the session's state was copied would
-    /// be too late.
-    fn is_for_host_functions(&self, call: u16) -> bool {
-        let runs = || self.objects.host_functions.are_running();
-        handler(call).is_some_and(|handler| {
-            handler.info.early && (handler.info.class == Class::Posted || runs())
-        })
-    }
+/// Whether a call may be executed before the calls queued ahead of it, because the
+/// completion of one of these host functions depends on it. Writes to shadows qualify even
+/// if no host function runs, so that none overtakes another. A read qualifies only while
+/// one runs: a read has a reply, and a reply after the session's state was copied would be
+/// too late.
+fn is_for(functions: &HostFunctions, call: u16) -> bool {
+    handler(call).is_some_and(|handler| {
+        handler.info.early && (handler.info.class == Class::Posted || functions.are_running())
+    })
 }
 
 /// Decodes the reason for which the guest cannot follow its session.

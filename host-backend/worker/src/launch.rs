@@ -7,10 +7,13 @@ use paragpu_protocol::table::Launch;
 use paragpu_protocol::types::LaunchPreference;
 
 use crate::error::{Outcome, fail};
-use crate::session::Session;
+use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
 use crate::session::lanes::Place;
 use crate::session::objects::Objects;
+use crate::session::replies::Replies;
+use crate::session::turn::Pacing;
+use crate::statistics::Statistics;
 
 /// Bytes of parameters that count as another item of queued work.
 const PIECE: usize = 1024;
@@ -54,28 +57,34 @@ fn preferences(encoded: &[u8]) -> Outcome<Vec<Preference>> {
     Ok(preferences)
 }
 
-impl Session {
-    pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
-        let NodeWork { work, prints } = self.objects.launch_work(call)?;
-        self.pacing.admit(&mut self.gpu)?;
+impl Objects {
+    pub(crate) fn launch(
+        &mut self,
+        gpu: &mut Gpu,
+        pacing: &mut Pacing,
+        replies: &mut Replies,
+        statistics: &Statistics,
+        call: &Launch<'_>,
+    ) -> Outcome<()> {
+        let NodeWork { work, prints } = self.launch_work(call)?;
+        pacing.admit(gpu)?;
         // Parameters are kept until the kernel begins.
         let pieces = 1 + call.parameters.0.len() / PIECE;
         let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
-        let (streams, gpu) = (&mut self.objects.streams, &mut self.gpu);
-        let stream = streams.for_pieces(gpu, call.stream, pieces)?;
-        self.printing.note(prints);
-        let position = self.link.executed();
+        let stream = self.streams.for_pieces(gpu, call.stream, pieces)?;
+        replies.printing.note(prints);
+        let position = replies.link.executed();
         let concurrent = call.concurrent(position);
         let place = Place {
             position,
             concurrent,
         };
-        match self.pacing.is_paced() {
-            true => self.gpu.submit(&work, stream)?,
-            false => self.gpu.launch(&work, stream, place)?,
+        match pacing.is_paced() {
+            true => gpu.submit(&work, stream)?,
+            false => gpu.launch(&work, stream, place)?,
         }
-        self.pacing.launched(&mut self.gpu, stream)?;
-        self.statistics.launches.add(1);
+        pacing.launched(gpu, stream)?;
+        statistics.launches.add(1);
         Ok(())
     }
 }

@@ -10,10 +10,11 @@ use paragpu_protocol::table::{
 use paragpu_protocol::types::{FunctionInfo, FunctionNames, LinkedImage, encode_pairs};
 
 use crate::error::{Fault, Outcome};
-use crate::session::Session;
 use crate::session::gpu::Gpu;
 use crate::session::link::At;
+use crate::session::memory::DeviceMemory;
 use crate::session::objects::Objects;
+use crate::session::replies::Replies;
 
 /// Maximum number of bytes of names, or of an image, in one reply.
 const MAX_BYTES: usize = 240 << 10;
@@ -68,61 +69,84 @@ impl Objects {
             ..DeviceLaunch::of_one_thread(function, Vec::new())
         })
     }
-}
 
-impl Session {
     /// Loads a module; the reply is the loader's log.
-    pub(crate) fn module_load(&mut self, at: At, call: &ModuleLoad<'_>) -> Result<bool, Fault> {
-        self.objects.after_host_functions(&mut self.gpu)?;
-        match self
-            .objects
-            .modules
-            .load(&mut self.gpu, &mut self.memory, call)
-        {
-            Ok(log) => self.answer(at, Ok(Text(&log))),
-            Err(fault) => self.answer::<()>(at, Err(fault)),
+    pub(crate) fn module_load(
+        &mut self,
+        gpu: &mut Gpu,
+        memory: &mut DeviceMemory,
+        replies: &mut Replies,
+        at: At,
+        call: &ModuleLoad<'_>,
+    ) -> Result<bool, Fault> {
+        self.after_host_functions(gpu)?;
+        match self.modules.load(gpu, memory, call) {
+            Ok(log) => replies.answer(gpu, at, Ok(Text(&log))),
+            Err(fault) => replies.answer::<()>(gpu, at, Err(fault)),
         }
     }
 
     /// Links images into one that the host keeps.
-    pub(crate) fn image_link(&mut self, at: At, call: &ImageLink<'_>) -> Result<bool, Fault> {
-        match self.objects.modules.link(&mut self.gpu, call) {
+    pub(crate) fn image_link(
+        &mut self,
+        gpu: &mut Gpu,
+        replies: &mut Replies,
+        at: At,
+        call: &ImageLink<'_>,
+    ) -> Result<bool, Fault> {
+        match self.modules.link(gpu, call) {
             Ok((hash, size, log)) => {
                 let log = Text(&log);
-                self.answer(at, Ok(LinkedImage { hash, size, log }))
+                replies.answer(gpu, at, Ok(LinkedImage { hash, size, log }))
             }
-            Err(fault) => self.answer::<()>(at, Err(fault)),
+            Err(fault) => replies.answer::<()>(gpu, at, Err(fault)),
         }
     }
 
-    pub(crate) fn image_read(&mut self, at: At, call: &ImageRead) -> Result<bool, Fault> {
+    pub(crate) fn image_read(
+        &mut self,
+        gpu: &mut Gpu,
+        replies: &mut Replies,
+        at: At,
+        call: &ImageRead,
+    ) -> Result<bool, Fault> {
         let image = match self
-            .objects
             .modules
             .image(&call.hash)
             .and_then(|image| image.load())
         {
             Ok(image) => image,
-            Err(fault) => return self.answer::<()>(at, Err(fault)),
+            Err(fault) => return replies.answer::<()>(gpu, at, Err(fault)),
         };
         let from = usize::try_from(call.offset).unwrap_or(usize::MAX);
         let rest = image.get(from..).unwrap_or_default();
         let part = rest.get(..MAX_BYTES).unwrap_or(rest);
-        self.answer(at, Ok(Bytes(part)))
+        replies.answer(gpu, at, Ok(Bytes(part)))
     }
 
-    pub(crate) fn module_unload(&mut self, call: &ModuleUnload) -> Outcome<()> {
-        self.objects.after_host_functions(&mut self.gpu)?;
-        let modules = &mut self.objects.modules;
-        modules.unload(&mut self.gpu, &mut self.memory, call.module.0)
+    pub(crate) fn module_unload(
+        &mut self,
+        gpu: &mut Gpu,
+        memory: &mut DeviceMemory,
+        call: &ModuleUnload,
+    ) -> Outcome<()> {
+        self.after_host_functions(gpu)?;
+        let modules = &mut self.modules;
+        modules.unload(gpu, memory, call.module.0)
     }
 
-    pub(crate) fn function_get(&mut self, at: At, call: &FunctionGet<'_>) -> Result<bool, Fault> {
+    pub(crate) fn function_get(
+        &mut self,
+        gpu: &mut Gpu,
+        replies: &mut Replies,
+        at: At,
+        call: &FunctionGet<'_>,
+    ) -> Result<bool, Fault> {
         // With lazy loading, this loads the code.
-        self.objects.after_host_functions(&mut self.gpu)?;
-        let function = match self.objects.modules.function(&mut self.gpu, call) {
+        self.after_host_functions(gpu)?;
+        let function = match self.modules.function(gpu, call) {
             Ok(function) => function,
-            Err(fault) => return self.answer::<()>(at, Err(fault)),
+            Err(fault) => return replies.answer::<()>(gpu, at, Err(fault)),
         };
         let attributes = function.attributes.iter();
         let attributes =
@@ -132,19 +156,21 @@ impl Session {
             attributes: Bytes(&attributes),
             parameters: Bytes(&parameters),
         };
-        self.answer(at, Ok(info))
+        replies.answer(gpu, at, Ok(info))
     }
 
     /// Names of a module's kernels, as many as fit.
     pub(crate) fn module_functions(
         &mut self,
+        gpu: &mut Gpu,
+        replies: &mut Replies,
         at: At,
         call: &ModuleFunctions,
     ) -> Result<bool, Fault> {
-        let module = self.objects.modules.id(call.module.0);
-        let names = match module.and_then(|module| Ok(self.gpu.module_functions(module)?)) {
+        let module = self.modules.id(call.module.0);
+        let names = match module.and_then(|module| Ok(gpu.module_functions(module)?)) {
             Ok(names) => names,
-            Err(fault) => return self.answer::<()>(at, Err(fault)),
+            Err(fault) => return replies.answer::<()>(gpu, at, Err(fault)),
         };
         let first = usize::try_from(call.first).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
@@ -159,6 +185,6 @@ impl Session {
             total: u32::try_from(names.len()).unwrap_or(u32::MAX),
             names: Bytes(&bytes),
         };
-        self.answer(at, Ok(names))
+        replies.answer(gpu, at, Ok(names))
     }
 }

@@ -34,7 +34,7 @@ impl Session {
     /// their page lists may soon belong to another process.
     pub(crate) fn leave_guest_memory(&mut self) {
         self.host.pages().adopt(None);
-        self.completion.leave_guest_memory();
+        self.replies.completion.leave_guest_memory();
     }
 
     /// Receives the contents of pinned memory from a reconnected guest, if they are
@@ -65,8 +65,8 @@ impl Session {
             let bytes = reader.bytes(reader.remaining()).unwrap_or_default();
             if bytes.is_empty() {
                 self.host.set_pinned(Pinned::Here);
-                self.link.send(kind, 0, &[])?;
-                self.link.sender().flush()?;
+                self.replies.link.send(kind, 0, &[])?;
+                self.replies.link.sender().flush()?;
             } else {
                 self.host
                     .write_shadow(address, bytes)

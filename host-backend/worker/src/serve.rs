@@ -21,6 +21,7 @@ use crate::connect::Guest;
 use crate::exchange::Exchange;
 use crate::guest_life::GuestLife;
 use crate::images::ImageStore;
+use crate::management::introduce;
 use crate::platform;
 use crate::reconnect::Waiting;
 use crate::session::gpu;
@@ -189,6 +190,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     }
     let own = images.directory.as_deref();
     confine::finish(arguments.device, own, arguments.apart);
+    warm.device.begin();
     let waiting = Arc::new(Waiting::new()?);
     let (regions, patience) = (warm.regions, assigned.patience);
     let mut guest_memory = None;
@@ -239,8 +241,8 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         device,
         ..assigned.identity
     });
-    served.introduce();
-    served.link.set_communicator(assigned.communicator);
+    introduce(served.transfer.identity(), &served.memory);
+    served.replies.link.set_communicator(assigned.communicator);
     served.host.pages().adopt(guest_memory);
     let orders = Arc::new(attendant::reporting_orders(Arc::clone(control)));
     served.transfer.set_orders(Arc::clone(&orders));
@@ -251,13 +253,13 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         // Without the daemon, turns end.
         let _ = requests.send(&FromWorker::Turn(request), &[]);
     }));
-    served.take_turns(Arc::clone(&turns));
+    served.pacing.follow(Arc::clone(&turns));
     let attendant = Arc::new(Attendant {
         control: Arc::clone(control),
         session,
         statistics,
         meter: Mutex::new(meter),
-        sender: Arc::clone(served.link.sender()),
+        sender: Arc::clone(served.replies.link.sender()),
         waiting: Arc::clone(&waiting),
         watched: Mutex::default(),
         orders,
@@ -324,7 +326,7 @@ fn receive(
             };
             let host = waiting.host_of(life, served.gpu.regions(), patience);
             let reconnect = (!patience.is_zero()).then(|| Box::new(host) as Box<dyn Reconnect>);
-            served.link.set_reconnect(reconnect);
+            served.replies.link.set_reconnect(reconnect);
             guide(served, &home, arrival.follows);
             Ok(receiver)
         }
@@ -352,9 +354,17 @@ fn guide(served: &Session, home: &Move<'_>, follows: bool) {
     }
     let home = toward(home);
     if follows {
-        served.link.sender().query(Frame::Move.kind(), &home);
+        served
+            .replies
+            .link
+            .sender()
+            .query(Frame::Move.kind(), &home);
     } else {
-        served.link.sender().notify(Frame::Home.kind(), &[&home]);
+        served
+            .replies
+            .link
+            .sender()
+            .notify(Frame::Home.kind(), &[&home]);
     }
 }
 

@@ -76,15 +76,15 @@ impl Session {
         self.objects.host_functions.close();
         if matches!(end, SessionEnd::PutAway) {
             // No goodbye: the guest will reconnect.
-            self.link.sender().cut();
+            self.replies.link.sender().cut();
             return end;
         }
         if !end.is_orderly() {
-            self.link.report_end(&end);
+            self.replies.link.report_end(&end);
         }
-        self.link.try_send(Control::Goodbye.kind(), &[]);
-        let _ = self.link.sender().flush();
-        self.link.sender().close();
+        self.replies.link.try_send(Control::Goodbye.kind(), &[]);
+        let _ = self.replies.link.sender().flush();
+        self.replies.link.sender().close();
         end
     }
 
@@ -114,39 +114,42 @@ impl Session {
         &mut self,
         mut lost: TravelError,
     ) -> Result<Box<dyn Receiver>, SessionEnd> {
-        self.link.sender().cut();
+        self.replies.link.sender().cut();
         self.pacing.leave();
         self.copies.inbound.clear();
         self.leave_guest_memory();
         let (connection, communicator) = loop {
             let sharing = self.host.sharing();
-            let next = self.link.next(&lost, self.intake.received(), sharing);
+            let next = self
+                .replies
+                .link
+                .next(&lost, self.intake.received(), sharing);
             let Some(mut next) = next else {
                 return Err(SessionEnd::Connection(lost));
             };
             let sender = Arc::clone(&next.connection.sender);
-            if !self.link.sender().resume(sender, next.received) {
+            if !self.replies.link.sender().resume(sender, next.received) {
                 // The guest opened it before a connection that has already been
                 // served.
                 next.connection.sender.close();
                 continue;
             }
             // One that came before this connection was the current one did not close it.
-            if self.link.has_reconnected() {
-                self.link.sender().cut();
+            if self.replies.link.has_reconnected() {
+                self.replies.link.sender().cut();
                 continue;
             }
             match self.await_pinned(next.connection.receiver.as_mut()) {
                 Ok(()) => break (next.connection, next.communicator),
                 Err(SessionEnd::Connection(error)) if error.is_loss() => {
-                    self.link.sender().cut();
+                    self.replies.link.sender().cut();
                     lost = error;
                 }
                 Err(end) => return Err(end),
             }
         };
         self.intake.acknowledged();
-        self.link.set_communicator(communicator);
+        self.replies.link.set_communicator(communicator);
         if self.host.lacks_window()
             && let Some(window) = &connection.window
         {
@@ -218,9 +221,15 @@ impl Session {
         }
         // No call is pending. The next call or an order (`Orders::set_waker`) wakes
         // this thread.
-        let quiet = self.completion.is_empty() && self.copies.tokens.is_empty();
+        let quiet = self.replies.completion.is_empty() && self.copies.tokens.is_empty();
         let mut wait = match quiet {
-            true if self.completion.expects_call(self.link.executed()) => Wait::Poll,
+            true if self
+                .replies
+                .completion
+                .expects_call(self.replies.link.executed()) =>
+            {
+                Wait::Poll
+            }
             true => Wait::Forever,
             false => self.pace(),
         };
@@ -240,8 +249,8 @@ impl Session {
                 self.transfer.caught_up();
                 break;
             }
-            self.link.flush()?;
-            self.completion.pacer().reset();
+            self.replies.link.flush()?;
+            self.replies.completion.pacer().reset();
             if !self.intake.is_empty() {
                 break;
             }
@@ -253,13 +262,18 @@ impl Session {
     /// Waits for the device if the device needs the processor. Returns how long to
     /// wait for the guest afterwards.
     pub(crate) fn pace(&mut self) -> Wait {
-        let most = match self.completion.pacer().pace(self.gpu.computes_on_host()) {
+        let most = match self
+            .replies
+            .completion
+            .pacer()
+            .pace(self.gpu.computes_on_host())
+        {
             Pace::Guest(wait) => return wait,
             Pace::Device(most) => most,
         };
         let began = Instant::now();
         let copies = self.copies.tokens.stream();
-        if let Some(stream) = copies.or_else(|| self.completion.stream()) {
+        if let Some(stream) = copies.or_else(|| self.replies.completion.stream()) {
             // If the work failed, polling it reports the error.
             let _ = self.gpu.stream_doze(stream, most);
         }
@@ -273,14 +287,14 @@ impl Session {
 
     /// Answers the pending calls that are complete.
     pub(crate) fn answer_completed(&mut self) -> Result<(), SessionEnd> {
-        if self.completion.is_empty() && self.copies.tokens.is_empty() {
+        if self.replies.completion.is_empty() && self.copies.tokens.is_empty() {
             return Ok(());
         }
         if self.complete()? {
-            self.completion.pacer().completed();
-        } else if self.completion.pacer().is_slow() {
-            self.forward_output()?;
+            self.replies.completion.pacer().completed();
+        } else if self.replies.completion.pacer().is_slow() {
+            self.replies.forward_output(&mut self.gpu)?;
         }
-        self.link.flush()
+        self.replies.link.flush()
     }
 }

@@ -13,7 +13,6 @@ use crate::images::ImageStore;
 use crate::statistics::Statistics;
 use crate::transfer::attempts::Attempts;
 use crate::transfer::identity::Identity;
-use crate::turns::Turns;
 use crate::utilization::Manager;
 use paragpu_control::account::{Book, Share};
 
@@ -42,6 +41,7 @@ pub(crate) mod output;
 pub(crate) mod pacer;
 pub(crate) mod pages;
 pub(crate) mod queue;
+pub(crate) mod replies;
 pub(crate) mod sender;
 pub(crate) mod shadow;
 mod shared_file;
@@ -65,6 +65,7 @@ use memory::DeviceMemory;
 use module::Modules;
 use objects::Objects;
 use output::{Output, Printing};
+use replies::Replies;
 use sharing::Sharing;
 use transfer::Transfer;
 use turn::Pacing;
@@ -111,8 +112,8 @@ pub struct Session {
     pub(crate) gpu: Gpu,
     /// Its turn on a GPU with shares.
     pub(crate) pacing: Pacing,
-    /// Its guest's connection.
-    pub(crate) link: Link,
+    /// Its connection, and how calls are answered.
+    pub(crate) replies: Replies,
     /// Position in the sequence, and queued calls.
     pub(crate) intake: Intake,
     /// The guest's objects by handle.
@@ -125,12 +126,6 @@ pub struct Session {
     pub(crate) host: HostMemory,
     /// Staging memory and tokens of copies.
     pub(crate) copies: Copies,
-    /// Calls that wait for the device.
-    pub(crate) completion: Completion,
-    /// Errors not yet reported.
-    pub(crate) errors: Errors,
-    /// Kernel output.
-    pub(crate) printing: Printing,
     /// Moves and checkpoints.
     pub(crate) transfer: Transfer<Box<dyn Task>>,
     /// State for NVML queries.
@@ -161,7 +156,7 @@ impl std::fmt::Debug for Session {
         f.debug_struct("Session")
             .field("ordinal", &self.gpu.ordinal())
             .field("received", &self.intake.received())
-            .field("pending", &self.completion.len())
+            .field("pending", &self.replies.completion.len())
             .finish_non_exhaustive()
     }
 }
@@ -196,13 +191,15 @@ impl Session {
             ),
             gpu: Gpu::new(setup.device, &setup.snapshot, setup.ordinal, setup.regions),
             pacing: Pacing::default(),
-            link,
+            replies: Replies {
+                link,
+                completion: Completion::new(counters()),
+                errors: Errors::default(),
+                printing: Printing::new(setup.output),
+            },
             intake: Intake::new(account.open()),
             objects: Objects::new(modules, functions),
-            copies: Copies::new(window),
-            completion: Completion::new(counters()),
-            errors: Errors::default(),
-            printing: Printing::new(setup.output),
+            copies: Copies::new(window, counters()),
             transfer: Transfer::new(identity),
             management: Manager::new(setup.snapshot.uuid),
             statistics,
@@ -213,9 +210,5 @@ impl Session {
     pub fn count_for(&mut self, share: Share) {
         self.host.account().count_for(share.of(Book::Host));
         self.memory.count_for(share);
-    }
-    /// Limits launches to the session's turns on a shared GPU.
-    pub fn take_turns(&mut self, turns: Arc<Turns>) {
-        self.pacing.follow(turns);
     }
 }

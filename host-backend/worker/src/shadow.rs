@@ -9,11 +9,15 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{ShadowDestroy, ShadowPatch, ShadowRead, ShadowWrite};
 
 use crate::error::{Fault, Outcome};
-use crate::session::Session;
 use crate::session::bypass::Bypass;
 use crate::session::completion::{Continuation, Progress};
+use crate::session::copies::Copies;
 use crate::session::copy_out::CopySource;
+use crate::session::gpu::Gpu;
+use crate::session::host_memory::HostMemory;
 use crate::session::link::At;
+use crate::session::objects::Objects;
+use crate::session::replies::Replies;
 
 /// Calls a function with each run of a patch that begins at `address`: its address, its
 /// offset in `runs`, and its bytes.
@@ -44,33 +48,17 @@ fn each_run(
     Ok(())
 }
 
-impl Session {
-    pub(crate) fn shadow_write(&mut self, call: &ShadowWrite<'_>) -> Outcome<()> {
-        let (address, bytes) = (call.address, call.data.0);
-        if self.host.holds(address) {
-            return self.host.write_shadow(address, bytes);
-        }
-        self.write_device(bytes, |copy| copy(address, 0, bytes))
-    }
-
-    pub(crate) fn shadow_patch(&mut self, call: &ShadowPatch<'_>) -> Outcome<()> {
-        let (address, runs) = (call.address, call.runs.0);
-        if self.host.holds(address) {
-            return each_run(address, runs, |at, _, run| self.host.write_shadow(at, run));
-        }
-        self.write_device(runs, |copy| each_run(address, runs, copy))
-    }
-
+impl Copies {
     /// Writes parts of a payload to device memory, and waits until that is complete.
     /// `parts` calls its argument with each: address, offset in the payload, and bytes.
     /// The device checks the addresses.
     fn write_device(
         &mut self,
+        gpu: &mut Gpu,
         payload: &[u8],
         parts: impl FnOnce(&mut dyn FnMut(u64, usize, &[u8]) -> Outcome<()>) -> Outcome<()>,
     ) -> Outcome<()> {
-        let (gpu, bypass) = (&mut self.gpu, &mut self.copies.bypass);
-        let aside = bypass.stage(gpu, payload)?;
+        let aside = self.bypass.stage(gpu, payload)?;
         let mut written = 0;
         let copied = parts(&mut |address, offset, bytes| {
             let (source, size) = (aside.address + offset as u64, bytes.len() as u64);
@@ -83,46 +71,81 @@ impl Session {
         copied.and(settled)
     }
 
-    pub(crate) fn shadow_destroy(&mut self, call: &ShadowDestroy) -> Outcome<Progress> {
+    /// Begins to send bytes of device memory. The device checks the addresses.
+    fn read_device(&mut self, gpu: &mut Gpu, address: u64, size: u64) -> Outcome<Progress> {
+        let stream = self.bypass.stream(gpu)?;
+        let source = CopySource::Linear(address);
+        self.copy_out(gpu, source, size, stream)
+    }
+}
+
+impl HostMemory {
+    pub(crate) fn shadow_write(
+        &mut self,
+        gpu: &mut Gpu,
+        copies: &mut Copies,
+        call: &ShadowWrite<'_>,
+    ) -> Outcome<()> {
+        let (address, bytes) = (call.address, call.data.0);
+        if self.holds(address) {
+            return self.write_shadow(address, bytes);
+        }
+        copies.write_device(gpu, bytes, |copy| copy(address, 0, bytes))
+    }
+
+    pub(crate) fn shadow_patch(
+        &mut self,
+        gpu: &mut Gpu,
+        copies: &mut Copies,
+        call: &ShadowPatch<'_>,
+    ) -> Outcome<()> {
+        let (address, runs) = (call.address, call.runs.0);
+        if self.holds(address) {
+            return each_run(address, runs, |at, _, run| self.write_shadow(at, run));
+        }
+        copies.write_device(gpu, runs, |copy| each_run(address, runs, copy))
+    }
+
+    pub(crate) fn shadow_destroy(
+        &mut self,
+        gpu: &mut Gpu,
+        objects: &mut Objects,
+        call: &ShadowDestroy,
+    ) -> Outcome<Progress> {
         let address = call.address.0;
-        self.host.check_shadow(address)?;
+        self.check_shadow(address)?;
         // Kernels in flight may have the address, so the memory is freed when all earlier
         // work is complete.
-        let fence = self.objects.streams.fence(&mut self.gpu)?;
-        match self.after(fence, Continuation::ShadowDestroy(address))? {
-            Progress::Now => self
-                .host
-                .drop_shadow(&mut self.gpu, address)
-                .map(|()| Progress::Now),
+        let fence = objects.streams.fence(gpu)?;
+        match Progress::after(gpu, fence, Continuation::ShadowDestroy(address))? {
+            Progress::Now => self.drop_shadow(gpu, address).map(|()| Progress::Now),
             later => Ok(later),
         }
     }
 
-    pub(crate) fn shadow_read(&mut self, at: At, call: &ShadowRead) -> Result<bool, Fault> {
-        if !self.host.holds(call.address) {
-            let begun = self.read_device(call.address, call.size);
-            return self.progress(at, begun);
+    pub(crate) fn shadow_read(
+        &mut self,
+        gpu: &mut Gpu,
+        copies: &mut Copies,
+        replies: &mut Replies,
+        at: At,
+        call: &ShadowRead,
+    ) -> Result<bool, Fault> {
+        if !self.holds(call.address) {
+            let begun = copies.read_device(gpu, call.address, call.size);
+            return replies.progress(gpu, at, begun);
         }
-        let (sender, executed) = (self.link.sender(), self.link.executed());
+        let (sender, executed) = (replies.link.sender(), replies.link.executed());
         let mut sent = 0;
-        let read = self
-            .host
-            .read_shadow(call.address, call.size, |offset, bytes| {
-                sent += bytes.len() as u64;
-                let (kind, offset) = (Control::Data.kind(), offset.to_le_bytes());
-                let payload = [offset.as_slice(), bytes];
-                sender
-                    .send(kind, at.slot, Some(executed), &payload)
-                    .map(drop)
-            });
-        self.statistics.bytes_from_device.add(sent);
-        self.answer(at, read)
-    }
-
-    /// Begins to send bytes of device memory. The device checks the addresses.
-    fn read_device(&mut self, address: u64, size: u64) -> Outcome<Progress> {
-        let stream = self.copies.bypass.stream(&mut self.gpu)?;
-        let source = CopySource::Linear(address);
-        self.copies.copy_out(&mut self.gpu, source, size, stream)
+        let read = self.read_shadow(call.address, call.size, |offset, bytes| {
+            sent += bytes.len() as u64;
+            let (kind, offset) = (Control::Data.kind(), offset.to_le_bytes());
+            let payload = [offset.as_slice(), bytes];
+            sender
+                .send(kind, at.slot, Some(executed), &payload)
+                .map(drop)
+        });
+        copies.statistics.bytes_from_device.add(sent);
+        replies.answer(gpu, at, read)
     }
 }

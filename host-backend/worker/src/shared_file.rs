@@ -5,12 +5,20 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{FileMap, FileUnmap};
 
 use crate::error::{Outcome, SessionEnd, fail};
-use crate::session::Session;
 use crate::session::completion::{Continuation, Progress};
+use crate::session::gpu::Gpu;
+use crate::session::host_memory::HostMemory;
+use crate::session::objects::Objects;
+use crate::session::replies::Replies;
 
-impl Session {
-    pub(crate) fn file_map(&mut self, call: &FileMap) -> Outcome<()> {
-        let taken = match self.link.sender().take_file(call.file) {
+impl HostMemory {
+    pub(crate) fn file_map(
+        &mut self,
+        gpu: &mut Gpu,
+        replies: &mut Replies,
+        call: &FileMap,
+    ) -> Outcome<()> {
+        let taken = match replies.link.sender().take_file(call.file) {
             Ok(taken) => taken,
             // The file was lost with the connection.
             Err(error) if error.is_loss() => None,
@@ -22,20 +30,21 @@ impl Session {
                 format!("no file was passed as number {}", call.file),
             );
         };
-        self.host
-            .map_file(&mut self.gpu, call.address, call.size, &file, call.offset)
+        self.map_file(gpu, call.address, call.size, &file, call.offset)
     }
 
-    pub(crate) fn file_unmap(&mut self, call: &FileUnmap) -> Outcome<Progress> {
+    pub(crate) fn file_unmap(
+        &mut self,
+        gpu: &mut Gpu,
+        objects: &mut Objects,
+        call: &FileUnmap,
+    ) -> Outcome<Progress> {
         let address = call.address;
-        self.host.check_file(address)?;
+        self.check_file(address)?;
         // Kernels in flight may use the address.
-        let fence = self.objects.streams.fence(&mut self.gpu)?;
-        match self.after(fence, Continuation::FileUnmap(address))? {
-            Progress::Now => self
-                .host
-                .unmap_file(&mut self.gpu, address)
-                .map(|()| Progress::Now),
+        let fence = objects.streams.fence(gpu)?;
+        match Progress::after(gpu, fence, Continuation::FileUnmap(address))? {
+            Progress::Now => self.unmap_file(gpu, address).map(|()| Progress::Now),
             later => Ok(later),
         }
     }

@@ -3,26 +3,34 @@
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{Ping, SnapshotDevice};
 
-use crate::error::{Fault, fail};
-use crate::session::Session;
+use crate::error::{Fault, Outcome, fail};
+use crate::session::gpu::Gpu;
 use crate::session::link::At;
+use crate::session::replies::Replies;
 
-impl Session {
-    pub(crate) fn ping(&mut self, at: At, call: &Ping) -> Result<bool, Fault> {
-        self.answer(at, Ok(call.value))
+impl Gpu {
+    pub(crate) fn ping(&mut self, call: &Ping) -> Outcome<u64> {
+        Ok(call.value)
     }
+}
 
-    pub(crate) fn snapshot_device(&mut self, at: At, call: &SnapshotDevice) -> Result<bool, Fault> {
-        let (ours, ordinal) = (self.gpu.ordinal(), call.ordinal);
+impl Replies {
+    pub(crate) fn snapshot_device(
+        &mut self,
+        gpu: &mut Gpu,
+        at: At,
+        call: &SnapshotDevice,
+    ) -> Result<bool, Fault> {
+        let (ours, ordinal) = (gpu.ordinal(), call.ordinal);
         if ordinal != ours {
             let why = format!("this session is of device {ours}, not {ordinal}");
-            return self.answer::<()>(at, fail(Status::INVALID_DEVICE, why));
+            return self.answer::<()>(gpu, at, fail(Status::INVALID_DEVICE, why));
         }
         if at.slot != 0 {
             // It is encoded only once: the guest requests all of it at its start.
-            let snapshot = self.gpu.snapshot().to_vec();
+            let snapshot = gpu.snapshot().to_vec();
             let status = Status::SUCCESS.0.to_le_bytes();
-            self.reply(at, &status, &snapshot)?;
+            self.send(at, &status, &snapshot)?;
         }
         Ok(true)
     }

@@ -5,8 +5,9 @@ use paragpu_protocol::table::{ArrayCreate, ArrayDestroy, TensorMapEncode, Tensor
 use paragpu_protocol::types::ArrayShape;
 
 use crate::error::{Outcome, fail};
-use crate::session::Session;
 use crate::session::gpu::Gpu;
+use crate::session::memory::DeviceMemory;
+use crate::session::texture::Textures;
 
 /// The size charged for an array: exact for the common formats (CUarray_format), 32
 /// bits per channel for others, plus a third for mipmap levels.
@@ -38,28 +39,38 @@ impl Gpu {
     }
 }
 
-impl Session {
-    pub(crate) fn array_create(&mut self, call: &ArrayCreate) -> Outcome<()> {
-        let (array, textures) = (call.array.0, &mut self.objects.textures);
-        textures.check_free(array)?;
+impl Textures {
+    pub(crate) fn array_create(
+        &mut self,
+        gpu: &mut Gpu,
+        memory: &mut DeviceMemory,
+        call: &ArrayCreate,
+    ) -> Outcome<()> {
+        let array = call.array.0;
+        self.check_free(array)?;
         let Some(bytes) = bytes(&call.shape) else {
             return fail(Status::INVALID_VALUE, "the array's size overflows");
         };
-        self.memory.admit(&mut self.gpu, bytes)?;
-        self.memory.charge(bytes)?;
-        let created = textures.create_array(&mut self.gpu, array, &call.shape, bytes);
+        memory.admit(gpu, bytes)?;
+        memory.charge(bytes)?;
+        let created = self.create_array(gpu, array, &call.shape, bytes);
         match &created {
-            Ok(()) => self.memory.count(),
-            Err(_) => self.memory.discharge(bytes),
+            Ok(()) => memory.count(),
+            Err(_) => memory.discharge(bytes),
         }
         created
     }
 
-    pub(crate) fn array_destroy(&mut self, call: &ArrayDestroy) -> Outcome<()> {
-        let (array, bytes) = self.objects.textures.remove_array(call.array.0)?;
-        self.memory.discharge(bytes);
-        self.memory.count();
-        Ok(self.gpu.array_destroy(array)?)
+    pub(crate) fn array_destroy(
+        &mut self,
+        gpu: &mut Gpu,
+        memory: &mut DeviceMemory,
+        call: &ArrayDestroy,
+    ) -> Outcome<()> {
+        let (array, bytes) = self.remove_array(call.array.0)?;
+        memory.discharge(bytes);
+        memory.count();
+        Ok(gpu.array_destroy(array)?)
     }
 }
 

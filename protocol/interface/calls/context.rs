@@ -1,7 +1,7 @@
 //! The context.
 
 /// cuCtxSynchronize.
-#[call(0x0801, synchronous, idempotent, reports, waits)]
+#[call(0x0801, synchronous, idempotent, reports, waits, part(objects), with(replies))]
 fn ContextSynchronize();
 
 /// The layout of the GPU's pairs of multiprocessors (TPCs), as returned by function 4 of

@@ -1,7 +1,7 @@
 //! Copies and memsets.
 
 /// cuMemcpyHtoDAsync of bytes that travel with the call.
-#[call(0x0201, posted)]
+#[call(0x0201, posted, part(copies), with(objects))]
 fn CopyToDevice(
     /// First device address.
     destination: u64,
@@ -12,7 +12,7 @@ fn CopyToDevice(
 );
 
 /// cuMemcpyDtoHAsync and a wait for it; the bytes come back as data frames before the reply.
-#[call(0x0202, synchronous, idempotent, reports, waits)]
+#[call(0x0202, synchronous, idempotent, reports, waits, part(copies), with(objects))]
 fn CopyFromDevice(
     /// First device address.
     source: u64,
@@ -23,7 +23,7 @@ fn CopyFromDevice(
 );
 
 /// cuMemcpyAsync between any two addresses that the device can access: device memory, pinned window memory, shadows.
-#[call(0x0203, posted, node, replies, token(token))]
+#[call(0x0203, posted, node, replies, token(token), part(copies), with(objects, host, replies))]
 fn Copy(
     /// First address to write.
     destination: u64,
@@ -38,7 +38,7 @@ fn Copy(
 );
 
 /// cuMemcpy3DAsync between device memory, pinned memory and arrays.
-#[call(0x0204, posted, node, replies, token(token))]
+#[call(0x0204, posted, node, replies, token(token), part(copies), with(objects, host, replies))]
 fn CopyRect(
     /// The destination.
     destination: CopyEnd,
@@ -53,7 +53,7 @@ fn CopyRect(
 );
 
 /// cuMemcpy3DAsync to the device of bytes that travel with the call, rows without gaps.
-#[call(0x0205, posted)]
+#[call(0x0205, posted, part(copies), with(objects))]
 fn CopyRectToDevice(
     /// The destination.
     destination: CopyEnd,
@@ -66,7 +66,7 @@ fn CopyRectToDevice(
 );
 
 /// cuMemcpy3DAsync from the device and a wait for it; the bytes come back as data frames, rows without gaps, before the reply.
-#[call(0x0206, synchronous, idempotent, reports, waits)]
+#[call(0x0206, synchronous, idempotent, reports, waits, part(copies), with(objects))]
 fn CopyRectFromDevice(
     /// The source.
     source: CopyEnd,
@@ -96,14 +96,14 @@ fn Memset(
 );
 
 /// Waits until a bulk token is cleared, after spinning on its word took too long.
-#[call(0x0208, synchronous, window, idempotent, reports, replies)]
+#[call(0x0208, synchronous, window, idempotent, reports, replies, part(copies), with(replies))]
 fn WaitToken(
     /// The token, from 1.
     token: u32,
 );
 
 /// cuMemcpyHtoD of memory that the guest's kernel named in a page list of the session's channel. The reply comes when the copy is complete. MAP_FAILED if the host cannot access that memory, or no longer can, or no [`CheckPages`] verified it: the guest must copy another way.
-#[call(0x0209, synchronous, waits)]
+#[call(0x0209, synchronous, waits, part(host), with(objects))]
 fn CopyPagesToDevice(
     /// First device address.
     destination: u64,
@@ -116,7 +116,7 @@ fn CopyPagesToDevice(
 );
 
 /// cuMemcpyDtoH to such memory.
-#[call(0x020a, synchronous, waits)]
+#[call(0x020a, synchronous, waits, part(host), with(objects))]
 fn CopyPagesFromDevice(
     /// First device address.
     source: u64,
@@ -131,7 +131,7 @@ fn CopyPagesFromDevice(
 /// Checks that host and guest see each other's writes, because a hypervisor may have mapped
 /// the memory privately. Reads 8 bytes through a page list and, if they are `value`, writes
 /// their complement after them; MAP_FAILED otherwise.
-#[call(0x020b, synchronous, idempotent)]
+#[call(0x020b, synchronous, idempotent, part(host), with(transfer))]
 fn CheckPages(
     /// Number of a list that names 16 bytes at an offset in a page that is a multiple of 16.
     list: u32,

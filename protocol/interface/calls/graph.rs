@@ -8,7 +8,7 @@ fn GraphBegin(
 );
 
 /// cuGraphInstantiate, second part: more nodes, each after those that it depends on.
-#[call(0x0a02, posted, replies, changes(GraphExec = graph), key(first))]
+#[call(0x0a02, posted, replies, changes(GraphExec = graph), key(first), part(objects), with(replies))]
 fn GraphNodes(
     /// The graph.
     graph: GraphExecHandle,

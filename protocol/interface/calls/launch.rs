@@ -1,7 +1,7 @@
 //! Launches.
 
 /// cuLaunchKernel, cuLaunchCooperativeKernel, cuLaunchKernelEx.
-#[call(0x0501, posted, node)]
+#[call(0x0501, posted, node, part(objects), with(pacing, replies, statistics))]
 fn Launch(
     /// The kernel.
     function: FunctionHandle,

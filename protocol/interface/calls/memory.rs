@@ -1,7 +1,7 @@
 //! Device memory, pinned memory and shadows.
 
 /// cuMemAlloc: backs a range of the arena with device memory, zeroed if it is new to the session.
-#[call(0x0101, synchronous, waits, creates(Memory = address))]
+#[call(0x0101, synchronous, waits, creates(Memory = address), part(memory), with(replies))]
 fn MemMap(
     /// Multiple of 2 MiB inside the arena, overlapping no other mapping.
     address: DeviceAddress,
@@ -10,7 +10,7 @@ fn MemMap(
 );
 
 /// cuMemFree: unmaps a whole [`MemMap`] once all earlier work is complete.
-#[call(0x0102, posted, destroys(Memory = address))]
+#[call(0x0102, posted, destroys(Memory = address), part(memory), with(sharing, objects, replies))]
 fn MemUnmap(
     /// The address of the mapping.
     address: DeviceAddress,
@@ -30,7 +30,7 @@ fn HostMap(
 );
 
 /// cuMemFreeHost: unpins the range of a whole [`HostMap`] once all earlier work is complete.
-#[call(0x0105, synchronous, window, waits, destroys(HostMemory = offset))]
+#[call(0x0105, synchronous, window, waits, destroys(HostMemory = offset), part(host), with(objects))]
 fn HostUnmap(
     /// The address of the mapping.
     offset: WindowOffset,
@@ -46,14 +46,14 @@ fn ShadowCreate(
 );
 
 /// cuMemHostUnregister: removes a whole [`ShadowCreate`] once all earlier work is complete.
-#[call(0x0107, synchronous, waits, destroys(Shadow = address))]
+#[call(0x0107, synchronous, waits, destroys(Shadow = address), part(host), with(objects))]
 fn ShadowDestroy(
     /// The address of the shadow.
     address: ShadowAddress,
 );
 
 /// Writes bytes of the guest into a shadow, or into device memory: a module variable, or a part of a [`MemMap`]. Ordered with the session's other calls, but not with the device's work.
-#[call(0x0108, posted, idempotent, early)]
+#[call(0x0108, posted, idempotent, early, part(host), with(copies))]
 fn ShadowWrite(
     /// First address to write.
     address: u64,
@@ -62,7 +62,7 @@ fn ShadowWrite(
 );
 
 /// Returns, as data frames with offsets from `address`, the 4096-byte pages of a shadow that changed since both sides last agreed, or all bytes of a range of device memory. Waits for no stream.
-#[call(0x0109, synchronous, early, replies)]
+#[call(0x0109, synchronous, early, replies, part(host), with(copies, replies))]
 fn ShadowRead(
     /// First address; in a shadow a multiple of 4096.
     address: u64,
@@ -71,7 +71,7 @@ fn ShadowRead(
 );
 
 /// Writes several runs of bytes into a shadow or device memory, as [`ShadowWrite`] does for one.
-#[call(0x010a, posted, idempotent, early)]
+#[call(0x010a, posted, idempotent, early, part(host), with(copies))]
 fn ShadowPatch(
     /// The address at which the first run's gap begins.
     address: u64,
@@ -80,7 +80,7 @@ fn ShadowPatch(
 );
 
 /// cuMemMap with cuMemSetAccess: maps the first bytes of a whole [`MemMap`] at a second address. Unmapping the [`MemMap`] also ends its aliases.
-#[call(0x010b, synchronous, creates(Alias = address))]
+#[call(0x010b, synchronous, creates(Alias = address), part(memory), with(replies))]
 fn MemAlias(
     /// Multiple of 2 MiB inside the arena, overlapping no mapping and no other alias.
     address: AliasAddress,
@@ -93,21 +93,21 @@ fn MemAlias(
 );
 
 /// cuMemUnmap: ends a whole [`MemAlias`] once all earlier work is complete.
-#[call(0x010c, posted, destroys(Alias = address))]
+#[call(0x010c, posted, destroys(Alias = address), part(memory), with(replies))]
 fn MemAliasEnd(
     /// The address of the alias.
     address: AliasAddress,
 );
 
 /// cuIpcGetMemHandle: offers the [`MemMap`] around an address to other sessions of the VM, until it is unmapped. Until then the session moves only together with them.
-#[call(0x010d, synchronous)]
+#[call(0x010d, synchronous, part(sharing), with(memory))]
 fn MemOffer(
     /// Any address in it.
     address: u64,
 ) -> MemoryOffer;
 
 /// cuIpcOpenMemHandle and cuCtxEnablePeerAccess: maps memory that another session of the VM offers. In the arena it counts for both sessions, in the arena of another device for its owner only; there the session may map what it offers itself. The two move only together while it is mapped.
-#[call(0x010e, synchronous)]
+#[call(0x010e, synchronous, part(sharing), with(memory, replies))]
 fn MemTake(
     /// Multiple of 2 MiB, overlapping no mapping and no alias: inside the arena, or inside another device's.
     address: u64,
@@ -118,25 +118,25 @@ fn MemTake(
 );
 
 /// cuIpcCloseMemHandle: ends a whole [`MemTake`] once all earlier work is complete.
-#[call(0x010f, posted)]
+#[call(0x010f, posted, part(sharing), with(memory, objects, replies))]
 fn MemLeave(
     /// The address of the mapping.
     address: u64,
 );
 
 /// cuDeviceCanAccessPeer: returns a name with which the VM's other sessions ask about access to this device.
-#[call(0x0116, synchronous, idempotent)]
+#[call(0x0116, synchronous, idempotent, part(sharing))]
 fn PeerOffer() -> PeerName;
 
 /// cuDeviceGetP2PAttribute of this session's device and another's. All are 0 if the two are on different hosts.
-#[call(0x0117, synchronous, idempotent)]
+#[call(0x0117, synchronous, idempotent, part(sharing))]
 fn PeerAsk(
     /// [`PeerName::token`](crate::types::PeerName::token) of the other session.
     token: [u8; 16],
 ) -> PeerAttributes;
 
 /// cuMemHostRegister of a shared file mapping: maps pages of a file that the guest passed at `address`, so that program and device share them. The session cannot move while they are mapped.
-#[call(0x0114, synchronous)]
+#[call(0x0114, synchronous, part(host), with(replies))]
 fn FileMap(
     /// Multiple of 4096 inside the shadow region, overlapping no shadow and no other file.
     address: u64,
@@ -149,7 +149,7 @@ fn FileMap(
 );
 
 /// cuMemHostUnregister: ends a whole [`FileMap`] once all earlier work is complete.
-#[call(0x0115, synchronous, waits)]
+#[call(0x0115, synchronous, waits, part(host), with(objects))]
 fn FileUnmap(
     /// The address of the mapping.
     address: u64,

@@ -23,7 +23,7 @@ fn ImageWrite(
 );
 
 /// cuModuleLoadData, cuLibraryLoadData of an image that the host has.
-#[call(0x0403, synchronous, replies, creates(Module = module))]
+#[call(0x0403, synchronous, replies, creates(Module = module), part(objects), with(memory, replies))]
 fn ModuleLoad(
     /// Its handle, chosen by the guest.
     module: ModuleHandle,
@@ -34,7 +34,7 @@ fn ModuleLoad(
 ) -> Text<'r>;
 
 /// cuModuleGetFunction, cuLibraryGetKernel, cuFuncGetAttribute, cuFuncGetParamInfo: the constant facts about a kernel.
-#[call(0x0405, cached, replies, creates(Function = function), inside(Module = module))]
+#[call(0x0405, cached, replies, creates(Function = function), inside(Module = module), part(objects), with(replies))]
 fn FunctionGet(
     /// Its handle, chosen by the guest.
     function: FunctionHandle,
@@ -78,7 +78,7 @@ fn OccupancyClusters(
 ) -> i32;
 
 /// cuModuleEnumerateFunctions: names of a module's kernels, in the driver's order.
-#[call(0x040c, cached, idempotent, replies)]
+#[call(0x040c, cached, idempotent, replies, part(objects), with(replies))]
 fn ModuleFunctions(
     /// The module.
     module: ModuleHandle,
@@ -100,7 +100,7 @@ fn OccupancyClusterSize(
 ) -> i32;
 
 /// cuLinkComplete: links images that the host holds into one, which it keeps.
-#[call(0x040f, synchronous, idempotent, replies)]
+#[call(0x040f, synchronous, idempotent, replies, part(objects), with(replies))]
 fn ImageLink(
     /// The numeric options: pairs of `u32` CUjit_option and `u32` value.
     options: Bytes<'a>,
@@ -109,7 +109,7 @@ fn ImageLink(
 ) -> LinkedImage<'r>;
 
 /// A part of an image that the host has.
-#[call(0x0410, synchronous, idempotent, replies)]
+#[call(0x0410, synchronous, idempotent, replies, part(objects), with(replies))]
 fn ImageRead(
     /// BLAKE3 of the whole image.
     hash: [u8; 32],

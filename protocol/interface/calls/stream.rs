@@ -32,7 +32,7 @@ fn StreamSetAttribute(
 );
 
 /// Clears a bulk token once all work submitted to the stream so far is complete: a wait without a reply. Failed work, and an error that is still to be reported, set the word to [`BULK_TOKEN_FAILED`](crate::layout::BULK_TOKEN_FAILED); a StreamSynchronize then returns the error.
-#[call(0x0607, posted, replies, token(token))]
+#[call(0x0607, posted, replies, token(token), part(objects), with(copies, replies))]
 fn StreamSignal(
     /// The stream.
     stream: StreamHandle,

@@ -1,7 +1,7 @@
 //! Arrays, textures and surfaces.
 
 /// cuArray3DCreate, cuMipmappedArrayCreate.
-#[call(0x0301, synchronous, creates(Array = array))]
+#[call(0x0301, synchronous, creates(Array = array), part(objects, textures), with(memory))]
 fn ArrayCreate(
     /// Its handle, chosen by the guest.
     array: ArrayHandle,
@@ -10,7 +10,7 @@ fn ArrayCreate(
 );
 
 /// cuArrayDestroy, cuMipmappedArrayDestroy.
-#[call(0x0302, posted, destroys(Array = array))]
+#[call(0x0302, posted, destroys(Array = array), part(objects, textures), with(memory))]
 fn ArrayDestroy(
     /// The array.
     array: ArrayHandle,

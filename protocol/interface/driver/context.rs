@@ -130,7 +130,7 @@ fn cuCtxGetLimit(value: Out<usize>, limit: Limit);
 /// Sets a limit of the current context. The worker records it, so that it survives a move.
 #[since(3010)]
 #[runtime(cudaDeviceSetLimit)]
-#[call(0x0802, synchronous, idempotent, code(guest, worker))]
+#[call(0x0802, synchronous, idempotent, code(guest, worker), part(objects), with(memory))]
 #[cuda12(cudaDeviceSetLimit, cudaThreadSetLimit)]
 fn cuCtxSetLimit(limit: Limit, value: usize);
 

@@ -34,14 +34,14 @@ fn cuEventRecordWithFlags(event: CUevent, stream: DefaultStream, flags: c_uint);
 /// Returns whether an event is complete.
 #[since(2000)]
 #[runtime(cudaEventQuery)]
-#[call(0x0705, synchronous, idempotent, reports, code(guest, worker, device))]
+#[call(0x0705, synchronous, idempotent, reports, code(guest, worker, device), part(objects), with(replies))]
 #[host]
 fn cuEventQuery(event: CUevent);
 
 /// Waits until an event is complete.
 #[since(2000)]
 #[runtime(cudaEventSynchronize)]
-#[call(0x0704, synchronous, idempotent, reports, waits, code(guest, worker, device))]
+#[call(0x0704, synchronous, idempotent, reports, waits, code(guest, worker, device), part(objects), with(replies))]
 fn cuEventSynchronize(event: CUevent);
 
 /// Returns the milliseconds between two events. Completion times of another device's events

@@ -42,7 +42,7 @@ fn cuGraphExecDestroy(exec: CUgraphExec);
 #[since(10000)]
 #[per_thread(ptsz)]
 #[runtime(cudaGraphLaunch)]
-#[call(0x0a04, posted, code(guest, worker, device))]
+#[call(0x0a04, posted, code(guest, worker, device), part(objects), with(pacing, replies, statistics))]
 #[host]
 fn cuGraphLaunch(graph: CUgraphExec, stream: DefaultStream);
 

@@ -25,7 +25,7 @@ fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: *const c_void);
 
 /// Unloads a module.
 #[since(2000)]
-#[call(0x0404, posted, destroys(Module = module), code(guest, worker, device))]
+#[call(0x0404, posted, destroys(Module = module), code(guest, worker, device), part(objects), with(memory))]
 #[host]
 fn cuModuleUnload(module: CUmodule);
 

@@ -22,7 +22,7 @@ fn cuStreamDestroy(stream: CUstream);
 #[since(2000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamSynchronize)]
-#[call(0x0603, synchronous, idempotent, reports, waits, code(guest, worker, device))]
+#[call(0x0603, synchronous, idempotent, reports, waits, code(guest, worker, device), part(objects), with(replies))]
 #[host]
 fn cuStreamSynchronize(stream: DefaultStream);
 
@@ -30,7 +30,7 @@ fn cuStreamSynchronize(stream: DefaultStream);
 #[since(2000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamQuery)]
-#[call(0x0604, synchronous, idempotent, reports, code(guest, worker, device))]
+#[call(0x0604, synchronous, idempotent, reports, code(guest, worker, device), part(objects), with(replies))]
 #[host]
 fn cuStreamQuery(stream: DefaultStream);
 

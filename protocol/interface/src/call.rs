@@ -93,6 +93,8 @@ pub struct Call {
     /// The part of the worker's session that executes it, as a path of fields; empty for the
     /// whole session.
     pub part: Vec<String>,
+    /// Further parts of the session that the function receives, behind the GPU.
+    pub with: Vec<String>,
     /// Its boolean properties.
     pub flags: BTreeSet<String>,
     /// Its parameters, in order.
@@ -103,7 +105,7 @@ pub struct Call {
     pub by_hand: Handwritten,
 }
 
-/// The flags of `#[call(…)]`, besides class, effect, shape, part and token.
+/// The flags of `#[call(…)]`, besides class, effect, shape, parts and token.
 const FLAGS: [&str; 6] = [
     "idempotent",
     "window",
@@ -159,6 +161,7 @@ impl Call {
             shape: Shape::Answers,
             token: None,
             part: Vec::new(),
+            with: Vec::new(),
             flags: BTreeSet::new(),
             fields: Vec::new(),
             reply: syn::parse_quote!(()),
@@ -303,6 +306,7 @@ impl Call {
                         }
                     }
                     "part" => self.part = pairs.into_iter().map(|(left, _)| left).collect(),
+                    "with" => self.with = pairs.into_iter().map(|(left, _)| left).collect(),
                     "token" => self.token = pairs.into_iter().map(|(left, _)| left).next(),
                     _ => return Err(syn::Error::new(name.span(), "no such property")),
                 }

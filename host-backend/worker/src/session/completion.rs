@@ -11,11 +11,11 @@ use paragpu_device::{EventId, StreamId};
 
 use super::copy_in::CopyIn;
 use super::copy_out::CopyOut;
-use super::gpu::Fence;
+use super::gpu::{Fence, Gpu};
 use super::link::At;
 use super::pacer::{Pace, Pacer};
 use super::stream::StreamWait;
-use crate::error::SessionEnd;
+use crate::error::{Outcome, SessionEnd};
 use crate::statistics::Statistics;
 
 /// Maximum number of pending calls of a session: more than a process has threads.
@@ -89,6 +89,16 @@ pub(crate) enum Progress {
     Now,
     /// The call is complete once the goal is reached and the rest has run.
     Later(Goal, Continuation),
+}
+
+impl Progress {
+    /// Makes the call pending until the fence is passed, unless it already is.
+    pub(crate) fn after(gpu: &mut Gpu, mut fence: Fence, then: Continuation) -> Outcome<Self> {
+        match fence.passed(gpu)? {
+            true => Ok(Self::Now),
+            false => Ok(Self::Later(Goal::Fence(fence), then)),
+        }
+    }
 }
 
 /// A pending call.

@@ -7,6 +7,7 @@ use paragpu_device::StreamId;
 
 use super::bypass::Bypass;
 use crate::staging::{Inbound, OUTBOUND, Outbound};
+use crate::statistics::Statistics;
 use crate::tokens::Tokens;
 
 /// The copies of a session.
@@ -20,15 +21,18 @@ pub(crate) struct Copies {
     pub(crate) bypass: Bypass,
     /// Words that tell the guest when a copy is complete.
     pub(crate) tokens: Tokens,
+    /// Counts their bytes.
+    pub(crate) statistics: Arc<Statistics>,
 }
 
 impl Copies {
-    pub(crate) fn new(window: Option<Arc<Window>>) -> Self {
+    pub(crate) fn new(window: Option<Arc<Window>>, statistics: Arc<Statistics>) -> Self {
         Self {
             inbound: Inbound::default(),
             outbound: Outbound::new(OUTBOUND),
             bypass: Bypass::default(),
             tokens: Tokens::new(window),
+            statistics,
         }
     }
 

@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use paragpu_protocol::call::info;
-use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, FrameHeader, HEADER_LEN};
+use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, Control, FrameHeader, HEADER_LEN};
 
 use super::host_account::Charge;
+use super::link::Link;
 use crate::error::SessionEnd;
 
 /// Overhead of a queued call in bytes.
@@ -92,28 +93,25 @@ impl Intake {
     }
 
     /// Checks a call's sequence number.
-    pub(crate) fn admit(&mut self, sequence: u64) -> Result<(), SessionEnd> {
-        let expected = self.received + 1;
-        if sequence != expected {
-            return Err(SessionEnd::Sequence {
-                got: sequence,
-                expected,
-            });
+    pub(crate) fn admit(&mut self, header: FrameHeader, link: &mut Link) -> Result<(), SessionEnd> {
+        let (got, expected) = (header.sequence, self.received + 1);
+        if got != expected {
+            return Err(SessionEnd::Sequence { got, expected });
         }
         self.received = expected;
+        link.begins(header.slot);
         Ok(())
     }
 
-    /// Records that a call of `length` bytes was executed or queued. Returns `Some` when
-    /// an acknowledgement is due. The guest keeps unacknowledged calls for the next
-    /// connection.
-    pub(crate) fn acknowledge(&mut self, length: usize, durable: bool) -> Option<u64> {
+    /// Records that a call of `length` bytes was executed or queued. Acknowledges calls
+    /// periodically: the guest keeps unacknowledged ones for the next connection.
+    pub(crate) fn acknowledge(&mut self, length: usize, link: &mut Link) -> Result<(), SessionEnd> {
         self.unacknowledged += HEADER_LEN + length;
-        if self.unacknowledged < ACKNOWLEDGE_EVERY || !durable || self.is_copied {
-            return None;
+        if self.unacknowledged < ACKNOWLEDGE_EVERY || !link.is_durable() || self.is_copied {
+            return Ok(());
         }
         self.unacknowledged = 0;
-        Some(self.received)
+        link.send(Control::Taken.kind(), 0, &[&self.received.to_le_bytes()])
     }
 
     /// Records that a new connection's handshake acknowledged all calls.

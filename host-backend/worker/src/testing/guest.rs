@@ -110,7 +110,7 @@ impl Guest {
     /// A session over a unix socket that launches in turns.
     pub fn with_turns(turns: Arc<Turns>) -> Self {
         let (host, guest) = pair();
-        let take = move |session: &mut Session| session.take_turns(turns);
+        let take = move |session: &mut Session| session.pacing.follow(turns);
         Self::serving(host, guest, |_| {}, take)
     }
 

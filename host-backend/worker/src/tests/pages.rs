@@ -462,7 +462,7 @@ impl Direct {
                 stream,
             },
         );
-        assert_eq!(self.session.completion.len(), 2);
+        assert_eq!(self.session.replies.completion.len(), 2);
         assert_eq!(self.vm.state(1), list::BUSY);
     }
 }
@@ -477,7 +477,7 @@ fn a_session_stops_when_its_copies_are_complete() {
         .session
         .stop(direct.host.receiver.as_mut(), Duration::ZERO);
     assert!(matches!(stopped, Ok(false)), "{stopped:?}");
-    assert_eq!(direct.session.completion.len(), 2);
+    assert_eq!(direct.session.replies.completion.len(), 2);
     assert_eq!(direct.vm.state(1), list::BUSY);
 
     // One that arrives while it stops is queued; its list is not touched.
@@ -495,7 +495,7 @@ fn a_session_stops_when_its_copies_are_complete() {
     sender.send(header.kind, 3, sequence, &[&payload]).unwrap();
     sender.flush().unwrap();
     direct.device.hold(STREAM.1, false);
-    while direct.session.intake.is_empty() || !direct.session.completion.is_empty() {
+    while direct.session.intake.is_empty() || !direct.session.replies.completion.is_empty() {
         let stopped = direct
             .session
             .stop(direct.host.receiver.as_mut(), Duration::from_secs(60));
@@ -551,7 +551,7 @@ fn a_session_that_left_the_memory_ends_its_copies_and_refuses_others() {
             stream,
         },
     );
-    while !direct.session.completion.is_empty() {
+    while !direct.session.replies.completion.is_empty() {
         direct.session.answer_completed().unwrap();
     }
     assert_eq!(direct.vm.state(2), list::READY);

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use super::fill;
 use crate::error::{Fault, Outcome};
 use crate::exchange::{Answer, Exchange};
+use crate::session::completion::Progress;
 use crate::session::{Session, Setup};
 use crate::testing::read;
 
@@ -111,6 +112,39 @@ fn bytes(address: u64) -> [u8; 16] {
     bytes
 }
 
+fn map(session: &mut Session, call: &MemMap) -> Outcome<Progress> {
+    let (gpu, replies) = (&mut session.gpu, &mut session.replies);
+    session.memory.mem_map(gpu, replies, call)
+}
+
+fn unmap(session: &mut Session, address: u64) -> Outcome<()> {
+    let (gpu, replies) = (&mut session.gpu, &mut session.replies);
+    let (sharing, objects) = (&mut session.sharing, &mut session.objects);
+    let address = DeviceAddress(address);
+    let memory = &mut session.memory;
+    memory.mem_unmap(gpu, sharing, objects, replies, &MemUnmap { address })
+}
+
+fn offer(session: &mut Session, address: u64) -> Outcome<MemoryOffer> {
+    let (gpu, memory) = (&mut session.gpu, &mut session.memory);
+    session
+        .sharing
+        .mem_offer(gpu, memory, &MemOffer { address })
+}
+
+fn take(session: &mut Session, call: &MemTake) -> Outcome<()> {
+    let (gpu, memory) = (&mut session.gpu, &mut session.memory);
+    let replies = &mut session.replies;
+    session.sharing.mem_take(gpu, memory, replies, call)
+}
+
+fn leave(session: &mut Session, address: u64) -> Outcome<()> {
+    let (gpu, memory) = (&mut session.gpu, &mut session.memory);
+    let (objects, replies) = (&mut session.objects, &mut session.replies);
+    let sharing = &mut session.sharing;
+    sharing.mem_leave(gpu, memory, objects, replies, &MemLeave { address })
+}
+
 fn settle(session: &mut Session) {
     while !session.gpu.context_query().unwrap() {}
 }
@@ -120,22 +154,20 @@ fn what_one_session_writes_another_reads() {
     let offers = Offers::default();
     let (mut one, mut other) = (session(11, &offers), session(12, &offers));
     let (mine, theirs) = (one.gpu.regions().arena, other.gpu.regions().arena);
-    let map = MemMap {
+    let first = MemMap {
         address: DeviceAddress(mine),
         size: 2 * CHUNK,
     };
-    one.mem_map(&map).unwrap();
+    map(&mut one, &first).unwrap();
     one.objects
         .memset(&mut one.gpu, &fill(mine + CHUNK, 7, 16))
         .unwrap();
-    let offer = one.mem_offer(&MemOffer {
-        address: mine + CHUNK + 5,
-    });
-    let offer @ MemoryOffer { base, size, token } = offer.unwrap();
+    let offered = offer(&mut one, mine + CHUNK + 5).unwrap();
+    let MemoryOffer { base, size, token } = offered;
     assert_eq!((base, size), (mine, 2 * CHUNK));
     // The same memory has one token.
-    assert_eq!(one.mem_offer(&MemOffer { address: mine }).unwrap(), offer);
-    let take = |size, token| MemTake {
+    assert_eq!(offer(&mut one, mine).unwrap(), offered);
+    let of = |size, token| MemTake {
         address: theirs,
         size,
         token,
@@ -145,14 +177,14 @@ fn what_one_session_writes_another_reads() {
         size,
         token,
     };
-    assert_eq!(status(one.mem_take(&own)), Status(201));
+    assert_eq!(status(take(&mut one, &own)), Status(201));
     for (size, token, expected) in [
         (size, [9; 16], Status::INVALID_HANDLE),
         (CHUNK, token, Status::INVALID_VALUE),
     ] {
-        assert_eq!(status(other.mem_take(&take(size, token))), expected);
+        assert_eq!(status(take(&mut other, &of(size, token))), expected);
     }
-    other.mem_take(&take(size, token)).unwrap();
+    take(&mut other, &of(size, token)).unwrap();
     assert_eq!(bytes(theirs + CHUNK), [7; 16]);
     other
         .objects
@@ -165,35 +197,27 @@ fn what_one_session_writes_another_reads() {
         address: DeviceAddress(theirs + 2 * CHUNK),
         size: 3 * CHUNK,
     };
-    assert_eq!(status(other.mem_map(&more)), Status::OUT_OF_MEMORY);
+    assert_eq!(status(map(&mut other, &more)), Status::OUT_OF_MEMORY);
     for session in [&mut one, &mut other] {
         let moved = session.items().unwrap_err().to_string();
         assert!(moved.contains("shares device memory"), "{moved}");
     }
     // Memory of another session can be neither freed nor offered.
-    let unmap = |address| MemUnmap {
-        address: DeviceAddress(address),
-    };
-    assert_eq!(
-        status(other.mem_unmap(&unmap(theirs))),
-        Status::INVALID_VALUE
-    );
-    let again = MemOffer { address: theirs };
-    assert_eq!(status(other.mem_offer(&again)), Status::INVALID_VALUE);
-    let leave = MemLeave { address: theirs };
-    other.mem_leave(&leave).unwrap();
-    assert_eq!(status(other.mem_leave(&leave)), Status::INVALID_VALUE);
+    assert_eq!(status(unmap(&mut other, theirs)), Status::INVALID_VALUE);
+    assert_eq!(status(offer(&mut other, theirs)), Status::INVALID_VALUE);
+    leave(&mut other, theirs).unwrap();
+    assert_eq!(status(leave(&mut other, theirs)), Status::INVALID_VALUE);
     assert!(other.items().is_ok());
-    other.mem_map(&more).unwrap();
-    one.mem_unmap(&unmap(mine)).unwrap();
+    map(&mut other, &more).unwrap();
+    unmap(&mut one, mine).unwrap();
     assert!(one.items().is_ok());
     // A withdrawn offer cannot be imported, and its memory is not reused.
-    other.mem_unmap(&unmap(theirs + 2 * CHUNK)).unwrap();
+    unmap(&mut other, theirs + 2 * CHUNK).unwrap();
     settle(&mut other);
-    one.mem_map(&map).unwrap();
+    map(&mut one, &first).unwrap();
     // Its reply comes after the notification that the first is gone.
-    one.mem_offer(&MemOffer { address: mine }).unwrap();
-    let late = status(other.mem_take(&take(size, token)));
+    offer(&mut one, mine).unwrap();
+    let late = status(take(&mut other, &of(size, token)));
     assert_eq!(late, Status::INVALID_HANDLE);
     settle(&mut one);
     assert_eq!(bytes(mine + CHUNK), [0; 16]);
@@ -204,19 +228,19 @@ fn a_session_maps_its_own_memory_in_the_arena_of_another_device() {
     let offers = Offers::default();
     let mut one = session(13, &offers);
     let (mine, elsewhere) = (one.gpu.regions().arena, Regions::of(14).unwrap().arena);
-    let map = MemMap {
+    let first = MemMap {
         address: DeviceAddress(mine),
         size: CHUNK,
     };
-    one.mem_map(&map).unwrap();
-    let MemoryOffer { token, .. } = one.mem_offer(&MemOffer { address: mine }).unwrap();
-    let take = MemTake {
+    map(&mut one, &first).unwrap();
+    let MemoryOffer { token, .. } = offer(&mut one, mine).unwrap();
+    let call = MemTake {
         address: elsewhere,
         size: CHUNK,
         token,
     };
-    one.mem_take(&take).unwrap();
-    assert!(one.mem_take(&take).is_err());
+    take(&mut one, &call).unwrap();
+    assert!(take(&mut one, &call).is_err());
     one.objects
         .memset(&mut one.gpu, &fill(elsewhere + 5, 7, 16))
         .unwrap();
@@ -227,10 +251,9 @@ fn a_session_maps_its_own_memory_in_the_arena_of_another_device() {
         address: DeviceAddress(mine + CHUNK),
         size: 3 * CHUNK,
     };
-    one.mem_map(&more).unwrap();
-    let leave = MemLeave { address: elsewhere };
-    one.mem_leave(&leave).unwrap();
+    map(&mut one, &more).unwrap();
+    leave(&mut one, elsewhere).unwrap();
     settle(&mut one);
-    one.mem_take(&take).unwrap();
+    take(&mut one, &call).unwrap();
     assert_eq!(bytes(elsewhere + 5), [7; 16]);
 }

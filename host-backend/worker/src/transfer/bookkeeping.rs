@@ -92,7 +92,12 @@ impl Session {
             append(&Reached { event, before }, &mut events);
         }
         let mut errors = Vec::new();
-        let deferred = self.errors.deferred().into_iter().map(|error| (0, error));
+        let deferred = self
+            .replies
+            .errors
+            .deferred()
+            .into_iter()
+            .map(|error| (0, error));
         for (token, error) in deferred.chain(self.copies.tokens.failures()) {
             let waiting = Waiting {
                 token,
@@ -106,15 +111,15 @@ impl Session {
         for (limit, value) in self.objects.limits() {
             append(&Limit { limit, value }, &mut limits);
         }
-        let (received, executed) = (self.intake.received(), self.link.executed());
-        let (arrived, sent) = self.link.sender().counts();
+        let (received, executed) = (self.intake.received(), self.replies.link.executed());
+        let (arrived, sent) = self.replies.link.sender().counts();
         let lists = Lists {
             numbers: Numbers {
                 received,
                 executed,
                 arrived,
                 sent,
-                may_print: u8::from(self.printing.may_print()),
+                may_print: u8::from(self.replies.printing.may_print()),
             },
             errors: Bytes(&errors),
             events: Bytes(&events),
@@ -128,7 +133,11 @@ impl Session {
         let lists: Lists<'_> = paragpu_protocol::codec::decode_all(payload)?;
         let limits: Vec<Limit> = all(lists.limits)?;
         for Limit { limit, value } in limits {
-            match self.ctx_set_limit(&CtxSetLimit { limit, value }) {
+            match self.objects.ctx_set_limit(
+                &mut self.gpu,
+                &mut self.memory,
+                &CtxSetLimit { limit, value },
+            ) {
                 Ok(()) => {}
                 Err(Fault::Call(error)) => device(Err(error))?,
                 Err(_) => return Err(StateError::Order("a limit that must wait")),
@@ -142,7 +151,7 @@ impl Session {
                 detail: waiting.detail.0.to_owned(),
             };
             if waiting.token == 0 {
-                self.errors.replace_deferred(Some(error));
+                self.replies.errors.replace_deferred(Some(error));
             } else {
                 self.copies.tokens.fail(waiting.token, error);
             }
@@ -153,12 +162,15 @@ impl Session {
             .map(|reached| (reached.event, reached.before));
         device(self.objects.events.adopt(&mut self.gpu, ages.collect()))?;
         let numbers = lists.numbers;
-        self.link.sender().set_counts(numbers.arrived, numbers.sent);
+        self.replies
+            .link
+            .sender()
+            .set_counts(numbers.arrived, numbers.sent);
         if numbers.may_print != 0 {
-            self.printing.note(Prints::Yes);
+            self.replies.printing.note(Prints::Yes);
         }
         self.intake.set_received(numbers.received);
-        self.link.set_executed(numbers.executed);
+        self.replies.link.set_executed(numbers.executed);
         Ok(())
     }
 }

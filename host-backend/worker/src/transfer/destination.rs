@@ -247,7 +247,7 @@ impl Destination {
         let deadline = Instant::now() + SILENCE;
         loop {
             match waiting.received() {
-                Some(received) if received <= session.link.sender().counts().1 => break,
+                Some(received) if received <= session.replies.link.sender().counts().1 => break,
                 // It has received more from the source, which continued.
                 Some(_) => return Err(StateError::Order("the guest continued elsewhere")),
                 None => {}
@@ -372,6 +372,7 @@ impl Destination {
             (_, Some(socket)) => GuestLife::of_peer(socket.as_fd()),
         });
         session
+            .replies
             .link
             .set_communicator(match (transport, &self.life) {
                 (Transport::Shm, _) => "shm",
@@ -393,6 +394,7 @@ impl Destination {
             own_window: connection.window.is_some(),
         });
         session
+            .replies
             .link
             .sender()
             .take_over(Arc::clone(&connection.sender));

@@ -318,10 +318,11 @@ impl Session {
                 continue;
             }
             // They are recreated with the other objects.
-            refused(self.end_aliases_of(address))?;
+            let (memory, live) = (&mut self.memory, &mut self.objects.live);
+            refused(memory.end_aliases_of(&mut self.gpu, live, &mut self.replies.link, address))?;
             let mapped = refused(self.memory.import(
                 &mut self.gpu,
-                &mut self.link,
+                &mut self.replies.link,
                 address,
                 size,
                 descriptor,
@@ -421,9 +422,9 @@ impl Session {
             slot: 0,
             call: number,
         };
-        let earlier = self.errors.replace_deferred(None);
+        let earlier = self.replies.errors.replace_deferred(None);
         let done = refused((handler.execute)(self, at, &call.payload));
-        let failed = self.errors.replace_deferred(earlier);
+        let failed = self.replies.errors.replace_deferred(earlier);
         let failed = match (done, failed) {
             (Ok(true), None) => return Ok(()),
             (Err(error), _) => error,

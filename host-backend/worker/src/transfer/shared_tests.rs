@@ -86,6 +86,12 @@ fn memory(size: u64, seals: SealFlags) -> OwnedFd {
     memory
 }
 
+fn share(session: &mut Session, parts: &Parts) -> Result<bool, StateError> {
+    let (gpu, memory) = (&mut session.gpu, &mut session.memory);
+    let (objects, replies) = (&mut session.objects, &mut session.replies);
+    session.sharing.share(gpu, memory, objects, replies, parts)
+}
+
 /// A program frees memory while rounds describe it, so that no round may wait for an offer.
 #[test]
 fn a_round_does_not_wait_for_memory_that_nobody_offers() {
@@ -98,8 +104,11 @@ fn a_round_does_not_wait_for_memory_that_nobody_offers() {
     part.push(1);
     part.extend([7; 16]);
     let parts = Parts::decode(&part).unwrap();
-    assert!(!session.share(&parts).unwrap(), "it is left to the stop");
-    assert!(session.share(&Parts::decode(&[0]).unwrap()).unwrap());
+    assert!(
+        !share(&mut session, &parts).unwrap(),
+        "it is left to the stop"
+    );
+    assert!(share(&mut session, &Parts::decode(&[0]).unwrap()).unwrap());
     part.pop();
     assert!(Parts::decode(&part).is_err() && Parts::decode(&[]).is_err());
 }
@@ -119,8 +128,9 @@ fn only_new_mappings_are_handed_over_again() {
     shared.agree(&domain.unwrap());
     let round = |shared: &mut Shared, session: &mut Session, taken: &[u8]| {
         shared.begin(session).unwrap();
-        let batch = shared.next(session).unwrap();
+        let batch = shared.next(session).unwrap().run();
         assert_eq!(batch.descriptors.len(), taken.len());
+        assert!(shared.named(&batch.named), "an answer follows");
         let (named, _) = mappings(&batch.payload).unwrap();
         shared.answered(taken).unwrap();
         assert!(shared.next(session).is_none() && !shared.is_behind(session).unwrap());

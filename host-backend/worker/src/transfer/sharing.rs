@@ -19,8 +19,12 @@ use paragpu_protocol::table::MemLeave;
 
 use super::replay::refused;
 use super::state::{StateError, device};
-use crate::session::Session;
-use crate::session::sharing::{ImportedMapping, NOT_ACCEPTED};
+use crate::session::gpu::Gpu;
+use crate::session::link::Link;
+use crate::session::memory::DeviceMemory;
+use crate::session::objects::Objects;
+use crate::session::replies::Replies;
+use crate::session::sharing::{ImportedMapping, NOT_ACCEPTED, Sharing};
 
 /// How long the other sessions may take to offer their memory after all have stopped: less
 /// than the source waits for an answer.
@@ -76,14 +80,14 @@ impl Parts {
     }
 }
 
-impl Session {
+impl Sharing {
     /// The memory that the session shares, as the parts of a record.
-    pub(super) fn shared_parts(&self) -> Vec<u8> {
-        let own = self.sharing.offered().filter_map(|(address, token)| {
-            let (_, size) = self.memory.arena().around(address)?;
+    pub(super) fn parts(&self, memory: &DeviceMemory) -> Vec<u8> {
+        let own = self.offered().filter_map(|(address, token)| {
+            let (_, size) = memory.arena().around(address)?;
             Some((address, size, 0, token))
         });
-        let others = self.sharing.taken();
+        let others = self.taken();
         let others =
             others.map(|(address, ImportedMapping { size, token })| (address, size, 1, token));
         let mut payload = Vec::new();
@@ -101,30 +105,37 @@ impl Session {
     }
 
     /// Shares this memory, and no other. False if others do not offer all of it yet.
-    pub(super) fn share(&mut self, Parts { stopped, parts }: &Parts) -> Result<bool, StateError> {
+    pub(super) fn share(
+        &mut self,
+        gpu: &mut Gpu,
+        memory: &mut DeviceMemory,
+        objects: &mut Objects,
+        replies: &mut Replies,
+        Parts { stopped, parts }: &Parts,
+    ) -> Result<bool, StateError> {
         let (taken, own): (Vec<&Part>, Vec<&Part>) = parts.iter().partition(|part| part.taken != 0);
         let wanted: BTreeMap<u64, &Part> = taken.iter().map(|part| (part.address, *part)).collect();
-        let others: Vec<(u64, ImportedMapping)> = self.sharing.taken().collect();
+        let others: Vec<(u64, ImportedMapping)> = self.taken().collect();
         for (address, ImportedMapping { size, token }) in others {
             let stays = wanted
                 .get(&address)
                 .is_some_and(|part| (part.size, part.token) == (size, token));
             if !stays {
-                refused(self.mem_leave(&MemLeave { address }))?;
+                refused(self.mem_leave(gpu, memory, objects, replies, &MemLeave { address }))?;
             }
         }
         // First what others wait for.
         for part in own {
-            if self.sharing.token(part.address) != Some(part.token) {
-                self.offer_again(part)
+            if self.token(part.address) != Some(part.token) {
+                self.offer_again(gpu, memory, part)
                     .map_err(|error| part.failed("offer", &error))?;
             }
         }
         let deadline = Instant::now() + if *stopped { PATIENCE } else { BRIEF };
         for part in taken {
-            let is_there = self.sharing.is_taken(part.address)
+            let is_there = self.is_taken(part.address)
                 || self
-                    .take_again(part, deadline)
+                    .take_again(gpu, memory, &mut replies.link, part, deadline)
                     .map_err(|error| part.failed("map", &error))?;
             if is_there {
                 continue;
@@ -142,32 +153,45 @@ impl Session {
         Ok(true)
     }
 
-    fn offer_again(&mut self, part: &Part) -> Result<(), StateError> {
-        if self.memory.arena().around(part.address) != Some((part.address, part.size)) {
+    fn offer_again(
+        &mut self,
+        gpu: &mut Gpu,
+        memory: &DeviceMemory,
+        part: &Part,
+    ) -> Result<(), StateError> {
+        if memory.arena().around(part.address) != Some((part.address, part.size)) {
             return Err(StateError::Order(
                 "shared memory that the session does not have",
             ));
         }
-        self.sharing.withdraw(part.address);
-        let memory = device(self.gpu.memory_share(part.address))?;
+        self.withdraw(part.address);
+        let shared = device(gpu.memory_share(part.address))?;
         let offer = Offer {
             token: part.token,
             size: part.size,
-            domain: self.gpu.domain(),
+            domain: gpu.domain(),
         };
-        if self.sharing.propose(Ask::Again(offer), &memory).is_none() {
+        if self.propose(Ask::Again(offer), &shared).is_none() {
             return Err(StateError::Impossible(NOT_ACCEPTED.into()));
         }
-        self.sharing.offer(part.address, part.token);
+        self.offer(part.address, part.token);
         Ok(())
     }
 
     /// False if nobody offers it until the deadline.
-    fn take_again(&mut self, part: &Part, deadline: Instant) -> Result<bool, StateError> {
+    fn take_again(
+        &mut self,
+        gpu: &mut Gpu,
+        memory: &mut DeviceMemory,
+        link: &mut Link,
+        part: &Part,
+        deadline: Instant,
+    ) -> Result<bool, StateError> {
         loop {
-            if let Some((offer, memory)) = self.sharing.find(part.token) {
+            if let Some((offer, offered)) = self.find(part.token) {
                 let place = [part.address, part.size];
-                return refused(self.take_offered(place, &offer, memory)).map(|()| true);
+                let taken = self.take_offered(gpu, memory, link, place, &offer, offered);
+                return refused(taken).map(|()| true);
             }
             if Instant::now() >= deadline {
                 return Ok(false);

@@ -172,9 +172,9 @@ impl Session {
             }
             self.execute_overtakers()?;
             self.answer_completed()?;
-            self.link.flush()?;
+            self.replies.link.flush()?;
             // After a sticky error the driver does not allow reading memory.
-            if let Some(lost) = self.errors.sticky() {
+            if let Some(lost) = self.replies.errors.sticky() {
                 return Err(NotStopped::Continues(format!(
                     "the session's context is lost ({}), so it cannot move",
                     lost.status
@@ -183,9 +183,9 @@ impl Session {
             let over = self.gpu.context_query().map_err(|error| {
                 NotStopped::Continues(format!("the session's work failed: {error}"))
             })?;
-            self.gather_failure();
+            self.replies.gather_failure(&mut self.gpu);
             if over
-                && self.completion.is_empty()
+                && self.replies.completion.is_empty()
                 && self.copies.tokens.is_empty()
                 && self.objects.host_functions.is_empty()
             {
@@ -193,8 +193,8 @@ impl Session {
                 // must be sent before the state is read, or they would be lost with this
                 // worker.
                 self.answer_completed()?;
-                self.forward_output()?;
-                self.link.flush()?;
+                self.replies.forward_output(&mut self.gpu)?;
+                self.replies.link.flush()?;
                 // Until the session continues, here or elsewhere, other sessions
                 // can use the GPU.
                 self.pacing.leave();
@@ -225,7 +225,8 @@ impl Session {
             to.put(Kind::Waiting, &[&head, payload])?;
         }
         let mut payload = Vec::new();
-        self.link
+        self.replies
+            .link
             .sender()
             .each_kept(|header, parts| -> Result<(), StateError> {
                 payload.extend_from_slice(&header.to_bytes());
@@ -291,7 +292,13 @@ impl Session {
                 filling.lacks_shared = false;
                 if let Some(parts) = filling.sharing.take() {
                     self.map_memory(&filling.items)?;
-                    filling.lacks_shared = !self.share(&parts)?;
+                    filling.lacks_shared = !self.sharing.share(
+                        &mut self.gpu,
+                        &mut self.memory,
+                        &mut self.objects,
+                        &mut self.replies,
+                        &parts,
+                    )?;
                 }
                 filling.made = std::mem::take(&mut filling.items);
                 match filling.lacks_shared {
@@ -315,7 +322,7 @@ impl Session {
             }
             Kind::Bookkeeping => self.take_bookkeeping(payload),
             Kind::Waiting => self.intake.queue_encoded(payload),
-            Kind::Kept => self.link.keep_frames(payload),
+            Kind::Kept => self.replies.link.keep_frames(payload),
             _ => Err(StateError::Order("a record out of place")),
         }
     }

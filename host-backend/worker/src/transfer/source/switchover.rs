@@ -130,6 +130,7 @@ impl Source {
         };
         session.intake.set_copied(true);
         session
+            .replies
             .link
             .sender()
             .notify(Control::Move.kind(), &[&encode_all(&goal)]);

@@ -241,7 +241,7 @@ fn a_session_that_stops_leaves_the_gpu_to_others() {
     }));
     turns.handle(Turn::Paced);
     let mut session = shareable();
-    session.take_turns(Arc::clone(&turns));
+    session.pacing.follow(Arc::clone(&turns));
     let mut begun = Begun::new(session);
     let mut stop = || {
         let receiver = begun.receiver.as_mut();

@@ -1,8 +1,6 @@
 //! Kernels that ask the device runtime for the text of an error.
 
-mod common;
-
-use common::{Arg, Gpu, module};
+use crate::common::{Arg, Gpu, module};
 use paragpu_device::LinkInput;
 
 /// Copies 64 bytes of the name and of the description of the error `code`.

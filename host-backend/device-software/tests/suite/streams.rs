@@ -1,8 +1,6 @@
 //! Order and overlap of streams, events and memory; textures; output of printf.
 
-mod common;
-
-use common::{Arg, Gpu, STREAM, module};
+use crate::common::{Arg, Gpu, STREAM, module};
 use paragpu_device::conformance::settle;
 use paragpu_device::{
     Conditional, ConditionalKind, CopyEnd, Device, GraphNode, Launch, Platform, StreamId,
@@ -451,7 +449,6 @@ fn the_device_describes_itself() {
         compute_capability: (8, 6),
         cores: 3,
         shareable: false,
-        lazy: false,
     };
     let platform = SoftwarePlatform::with_options(options);
     assert_eq!(platform.device_count(), 2);
@@ -527,7 +524,7 @@ ret; }",
     let f = gpu.kernel(&text, "k");
     let base = gpu.arena;
     let launch = |condition| {
-        let parameters = common::pack(&f, &[Arg::P(base), Arg::P(condition)]);
+        let parameters = crate::common::pack(&f, &[Arg::P(base), Arg::P(condition)]);
         Work::Launch(Launch::of_one_thread(f.id, parameters))
     };
     let repeat = Conditional {

@@ -1,9 +1,7 @@
 //! `mma` of floats of 4, 6 and 8 bits with and without factors of blocks; `ldmatrix` of packed
 //! elements.
 
-mod common;
-
-use common::{Arg, Gpu, module};
+use crate::common::{Arg, Gpu, module};
 
 /// Elements: how many bits, where they are in their container and its bits, fraction bits,
 /// exponent bias.

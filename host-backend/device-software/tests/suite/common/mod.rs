@@ -1,5 +1,5 @@
 //! Shared code of this crate's tests: a device, PTX for it, and copies of its memory.
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, reason = "examples use a part")]
 
 pub mod table;
 
@@ -76,9 +76,7 @@ impl Gpu {
     }
 
     pub fn load(&mut self, ptx: &str) -> Result<ModuleId, Error> {
-        self.device
-            .module_load(ptx.as_bytes(), &[])
-            .map(|(id, _)| id)
+        self.device.module_load(&ptx.into(), &[]).map(|(id, _)| id)
     }
 
     pub fn kernel(&mut self, ptx: &str, name: &str) -> Function {

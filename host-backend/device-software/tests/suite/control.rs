@@ -1,8 +1,6 @@
 //! Divergence, calls, exchanges between lanes, barriers, atomics, grids that synchronize.
 
-mod common;
-
-use common::{Arg, Gpu, STREAM, module};
+use crate::common::{Arg, Gpu, STREAM, module};
 use paragpu_device::conformance::settle;
 use paragpu_device_software::Options;
 

@@ -1,8 +1,6 @@
 //! Cube maps, gradients, levels, and surfaces of every shape, in PTX as nvcc writes it.
 
-mod common;
-
-use common::{Arg, Gpu, STREAM, module};
+use crate::common::{Arg, Gpu, STREAM, module};
 use paragpu_device::conformance::settle;
 use paragpu_device::{ArrayId, CopyEnd, TextureResource};
 use paragpu_protocol::status::Status;

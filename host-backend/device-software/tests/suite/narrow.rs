@@ -1,9 +1,7 @@
 //! Packed integers and singles, narrow floats, and the newer modifiers, against independent
 //! references.
 
-mod common;
-
-use common::table::*;
+use crate::common::table::*;
 
 fn pairs(a: u32, b: u32, f: impl Fn(u16, u16) -> u16) -> u32 {
     let low = f(a as u16, b as u16);
@@ -293,7 +291,7 @@ fn power(v: f32, up: bool, greatest: u32) -> u32 {
 /// Ties and neighbours of every code, which random words rarely meet.
 #[test]
 fn eight_bit_floats_at_their_boundaries() {
-    let mut gpu = common::Gpu::new();
+    let mut gpu = crate::common::Gpu::new();
     let text = body32("cvt.rn.satfinite.e4m3x2.f32 %rs0,%f1,%f2; cvt.u32.u16 %r0,%rs0;");
     let kernel = gpu.kernel(&text, "k");
     let mut input = Vec::new();

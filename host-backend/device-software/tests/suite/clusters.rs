@@ -1,9 +1,7 @@
 //! Clusters of blocks: ranks, shared memory of other blocks, the barrier, and refused
 //! launches.
 
-mod common;
-
-use common::{Arg, Gpu, STREAM, module, pack};
+use crate::common::{Arg, Gpu, STREAM, module, pack};
 use paragpu_device::conformance::settle;
 use paragpu_device::{Error, Function, Launch};
 use paragpu_device_software::launch::INVALID_CLUSTER_SIZE;

@@ -1,9 +1,7 @@
 //! Asynchronous copies, barrier objects, the heap of kernels, votes without `.sync`,
 //! atomics on vectors.
 
-mod common;
-
-use common::{Arg, Gpu, STREAM, module};
+use crate::common::{Arg, Gpu, STREAM, module};
 use paragpu_device::Error;
 use paragpu_device::conformance::settle;
 use paragpu_device_software::heap;

@@ -1,8 +1,6 @@
 //! Kernels that launch kernels, and forged launches.
 
-mod common;
-
-use common::{Arg, Gpu, module};
+use crate::common::{Arg, Gpu, module};
 
 /// What nvcc declares, and kernels: `count` adds its parameter to a word; `parent` launches
 /// `count` or itself, depending on the words at `data`, and writes the status. `body`
@@ -160,7 +158,7 @@ fn rows_are_filled_and_copied() {
 fn what_is_not_there_refuses_its_kernel_alone() {
     let mut gpu = Gpu::new();
     let text = rows([16, 4, 2]);
-    let (module, _) = gpu.device.module_load(text.as_bytes(), &[]).unwrap();
+    let (module, _) = gpu.device.module_load(&text.as_str().into(), &[]).unwrap();
     gpu.device.module_function(module, "rows").unwrap();
     let refused = gpu.device.module_function(module, "refused").unwrap_err();
     assert!(refused.to_string().contains("Memcpy3DAsync"), "{refused}");

@@ -1,9 +1,7 @@
 //! Matrix operations of a warp against plain multiplication; fragments laid out as the PTX
 //! manual's tables say.
 
-mod common;
-
-use common::{Arg, Gpu, module};
+use crate::common::{Arg, Gpu, module};
 use paragpu_device::Function;
 
 struct Random(u64);

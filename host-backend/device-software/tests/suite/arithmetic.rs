@@ -1,8 +1,6 @@
 //! Every arithmetic opcode against Rust's own arithmetic, over random operands.
 
-mod common;
-
-use common::table::*;
+use crate::common::table::*;
 
 #[test]
 fn integers_of_32_bits() {

@@ -1,8 +1,6 @@
 //! Memory of `alloca`: per lane, aligned, and freed when a function returns.
 
-mod common;
-
-use common::{Arg, Gpu, module};
+use crate::common::{Arg, Gpu, module};
 
 /// `sum(n)` fills `n` words and an aligned rest and adds them up, 300 times for each of 64 lanes.
 const TEXT: &str = "

@@ -1,8 +1,6 @@
 //! `wmma` of single bits, whose opcode begins with the combining operation.
 
-mod common;
-
-use common::{Arg, Gpu, module};
+use crate::common::{Arg, Gpu, module};
 
 fn words(count: u32, seed: u32) -> Vec<u32> {
     (0..count)

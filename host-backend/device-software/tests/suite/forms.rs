@@ -1,8 +1,6 @@
 //! Forms of instructions that nvcc seldom writes, against independent references.
 
-mod common;
-
-use common::table::*;
+use crate::common::table::*;
 
 fn pairs(a: u32, b: u32, f: impl Fn(u16, u16) -> u16) -> u32 {
     let low = f(a as u16, b as u16);
@@ -132,11 +130,11 @@ fn magnitudes_with_the_sign_of_the_product() {
             // Of three operands there is no sign.
             (
                 "max.abs.f32 %f0,%f1,%f2,%f3; mov.b32 %r0,%f0;",
-                |a, b, c| common::table::b(f(a).abs().max(f(b).abs()).max(f(c).abs())),
+                |a, b, c| crate::common::table::b(f(a).abs().max(f(b).abs()).max(f(c).abs())),
             ),
             (
                 "min.abs.f32 %f0,%f1,%f2,%f3; mov.b32 %r0,%f0;",
-                |a, b, c| common::table::b(f(a).abs().min(f(b).abs()).min(f(c).abs())),
+                |a, b, c| crate::common::table::b(f(a).abs().min(f(b).abs()).min(f(c).abs())),
             ),
         ],
         |got, want| got == want,

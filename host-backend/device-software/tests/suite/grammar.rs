@@ -1,9 +1,7 @@
 //! What the grammar of PTX allows beyond nvcc's output: it is served, or refuses the kernel
 //! that has it and no other.
 
-mod common;
-
-use common::{Arg, Gpu, module};
+use crate::common::{Arg, Gpu, module};
 use paragpu_device::Function;
 use paragpu_protocol::status::Status;
 

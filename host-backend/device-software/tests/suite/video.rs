@@ -1,8 +1,6 @@
 //! Video instructions against Rust's own arithmetic, over random operands.
 
-mod common;
-
-use common::table::*;
+use crate::common::table::*;
 
 fn byte(v: u32, n: u32) -> i64 {
     i64::from((v >> (8 * n)) as i8)

@@ -1,8 +1,6 @@
 //! Tensor maps, and copies of boxes of tensors.
 
-mod common;
-
-use common::{Arg, Gpu, STREAM, module, pack};
+use crate::common::{Arg, Gpu, STREAM, module, pack};
 use paragpu_device::conformance::settle;
 use paragpu_device::{Error, Launch};
 use paragpu_protocol::status::Status;

@@ -1,0 +1,26 @@
+//! Tests of the software GPU as its users see it, one program: each links the whole crate.
+
+mod common;
+
+mod arithmetic;
+mod asynchronous;
+mod block_scale;
+mod children;
+mod clusters;
+mod control;
+mod error_words;
+mod faults;
+mod forms;
+mod grammar;
+mod images;
+mod matrices;
+mod narrow;
+mod programs;
+mod single_bits;
+mod soft_float;
+mod stack;
+mod streams;
+mod tensors;
+mod textures;
+mod variants;
+mod video;
