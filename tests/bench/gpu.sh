@@ -9,7 +9,7 @@
 # quick: a short one. experiments: the published ones, repeated. lammps: LAMMPS's part
 # of them, after a comparison with native. vms: time against the number of sessions.
 # shares: weights and caps of GPU time, in a minute.
-# pair: what takes two GPUs, in four minutes: peer access, managed memory and its moves between
+# pair: what takes two GPUs, in about five minutes: peer access, managed memory and its moves between
 # them, managed variables and pools, and every function that names a device, with the second one.
 # Needs nvcc, and out/prototypes.json (`make prototypes`).
 # all (default): test, then quick. Results go to FOLDER (default: out). Without a GPU
@@ -58,7 +58,7 @@ else
 fi
 
 mkdir -p "$folder"
-status=0
+status=0 processes=()
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 if [ "$what" = test ] || [ "$what" = all ]; then
     python3 tests/bench/test_gpu.py --output "$folder/test-gpu.json" --log "$folder/test-gpu-daemon.log" || status=1
@@ -96,15 +96,29 @@ shares)
     PARAGPU_TEST_DEVICE=cuda python3 tests/pool/shares.py --output "$folder/shares.json" || status=1
     ;;
 pair)
-    # Side by side: neither is a measurement. One GPU is idle for most of either.
-    (
-        cd tests
-        PARAGPU_TEST_DEVICE=cuda timeout 150 python3 -m unittest -v end_to_end.test_peers end_to_end.test_managed
-    ) >"$folder/pair-tests.log" 2>&1 &
-    tests=$!
-    timeout 150 python3 tests/parity/test_parity.py --gpu 1 --jobs 12 --output "$folder/parity-pair.json" || status=1
-    wait "$tests" || status=1
-    grep -E '^(test_|  test|Ran|OK|FAILED|ERROR:|FAIL:)|SubTest|skipped' "$folder/pair-tests.log" || true
+    # Side by side, because none is a measurement.
+    tests=(test_peers.Peers)
+    for name in prefetches_and_preferred_locations_move_it_between_gpus prefetches_beside_other_threads \
+        random_work_of_several_gpus random_work_of_several_gpus_while_they_move variables_have_one_value_on_several_gpus \
+        a_process_that_uses_one_of_several_gpus_moves_alone kernel_and_program_answer_each_other; do
+        tests+=("test_managed.Managed.test_$name")
+    done
+    for name in "${tests[@]}"; do
+        (cd tests && PARAGPU_TEST_DEVICE=cuda timeout "${PATIENCE:-140}" python3 -m unittest "end_to_end.$name") >"$folder/pair-$name.log" 2>&1 &
+        processes+=($!)
+    done
+    if [ "${PARITY:-yes}" = yes ]; then
+        timeout 200 python3 tests/parity/test_parity.py --gpu 1 --jobs 16 --output "$folder/parity-pair.json" || status=1
+    fi
+    for at in "${!tests[@]}"; do
+        if wait "${processes[$at]}"; then
+            echo "right: ${tests[$at]}"
+        else
+            status=1
+            echo "WRONG: ${tests[$at]}"
+            grep -vE '^20[0-9-]+T.*INFO' "$folder/pair-${tests[$at]}.log" | tail -n 25
+        fi
+    done
     timeout 80 python3 tests/bench/pair.py || status=1
     ;;
 quick | all)

@@ -28,7 +28,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "bench"))
 import gpu
 from measure import harness, say
 
-# Seconds that one row may take, processes that one function may end, functions of a process.
+# Seconds that one row may take, processes that one function may end, most functions of a process.
 PATIENCE, ENDED, BATCH = 15, 6, 24
 # CUDA_ERROR_NOT_SUPPORTED and NVML_ERROR_NOT_SUPPORTED. A host with software GPUs has no
 # NVML, so there every question about the board is refused.
@@ -105,7 +105,8 @@ class Probe:
 
 def probed(environment, functions, options):
     """All functions: {library/name: rows}."""
-    batches = [functions[at : at + BATCH] for at in range(0, len(functions), BATCH)]
+    size = max(1, min(BATCH, -(-len(functions) // options.jobs)))
+    batches = [functions[at : at + size] for at in range(0, len(functions), size)]
     found = {}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for rows in pool.map(lambda batch: Probe(environment, options.prototypes, options.gpu or 0, batch).run(), batches):

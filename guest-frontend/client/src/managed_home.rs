@@ -19,6 +19,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{Copy, StreamSynchronize};
 use parking_lot::{Mutex, RwLock};
 
+use crate::arena::SMALL;
 use crate::error::Result;
 use crate::managed_memory::ManagedMemory;
 use crate::memory::DeviceMemory;
@@ -165,7 +166,9 @@ impl ManagedMemory {
 
     /// The mappings in a range that are not on `to`'s device yet, with memory there.
     fn moves(&self, to: &Self, address: u64, size: u64) -> Result<Vec<Move>> {
-        let Some((start, length)) = self.memory().block(address) else {
+        // Smaller blocks share their mapping.
+        let block = self.memory().block(address);
+        let Some((start, length)) = block.filter(|(_, length)| *length > SMALL) else {
             return Ok(Vec::new());
         };
         let end = start + length;

@@ -271,9 +271,20 @@ impl VirtualSpace {
         }
     }
 
+    /// Whether a range is inside a reservation, or adjacent ones, which a program makes to grow
+    /// a range in place.
     fn is_reserved(&self, address: u64, size: u64) -> bool {
-        let before = self.reservations.range(..=address).next_back();
-        before.is_some_and(|(start, length)| size <= *length && address - start <= length - size)
+        let Some(end) = address.checked_add(size) else {
+            return false;
+        };
+        let mut at = address;
+        while at < end {
+            match self.reservations.range(..=at).next_back() {
+                Some((start, length)) if at - start < *length => at = start + length,
+                _ => return false,
+            }
+        }
+        true
     }
 
     /// The mappings of a range whose access would change.
@@ -462,6 +473,30 @@ mod tests {
         assert_eq!(space.unmap(BASE, 4 * CHUNK), Ok((vec![BASE], vec![])));
         assert_eq!(space.unreserve(BASE, CHUNK), Err(Status::INVALID_VALUE));
         assert_eq!(space.unreserve(BASE, 16 * CHUNK), Ok(()));
+    }
+
+    #[test]
+    fn adjacent_reservations_are_one_range() {
+        let mut space = space();
+        space.reserved(BASE + 16 * CHUNK, 4 * CHUNK);
+        space.reserved(BASE + 21 * CHUNK, CHUNK);
+        let handle = space.created(7, 4 * CHUNK, PLAIN);
+        let across = BASE + 14 * CHUNK;
+        space.map(across, 4 * CHUNK, handle).unwrap();
+        for (at, size) in [(17, 4), (19, 2), (20, 1), (22, 1)] {
+            let refused = space.map(BASE + at * CHUNK, size * CHUNK, handle);
+            assert_eq!(refused, Err(Status::INVALID_VALUE), "{size} at {at}");
+        }
+        for (at, size) in [(0, 16), (16, 4)] {
+            let refused = space.unreserve(BASE + at * CHUNK, size * CHUNK);
+            assert_eq!(refused, Err(Status::INVALID_VALUE), "{size} at {at}");
+        }
+        assert_eq!(space.unmap(BASE, 20 * CHUNK), Ok((vec![], vec![])));
+        assert_eq!(space.unreserve(BASE, 16 * CHUNK), Ok(()));
+        assert_eq!(
+            space.map(across, 4 * CHUNK, handle),
+            Err(Status::INVALID_VALUE)
+        );
     }
 
     proptest! {

@@ -1,0 +1,102 @@
+"""Programs that use memory in ways that no driver serves."""
+
+import unittest
+
+import harness
+
+from .test_programs import compiled
+
+# Reserves until nothing is left, in large and in small pieces, and then works.
+RESERVATIONS = """
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <cstdio>
+#include <vector>
+int main() {
+    if (cudaFree(nullptr)) return 1;
+    auto get = [](const char *name) { void *found = nullptr; cudaDriverEntryPointQueryResult result; cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result); return found; };
+    auto reserve = (CUresult (*)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))get("cuMemAddressReserve");
+    auto unreserve = (CUresult (*)(CUdeviceptr, size_t))get("cuMemAddressFree");
+    constexpr size_t GRAIN = 2 << 20;
+    for (size_t size : {size_t(1) << 36, GRAIN}) {
+        std::vector<CUdeviceptr> all;
+        CUdeviceptr at = 0;
+        CUresult result = CUDA_SUCCESS;
+        while (all.size() < 1000000 && (result = reserve(&at, size, 0, 0, 0)) == CUDA_SUCCESS) all.push_back(at);
+        if (result != CUDA_ERROR_OUT_OF_MEMORY || all.size() < 8) { std::printf("%d after %zu\\n", int(result), all.size()); return 1; }
+        // Allocations have the same addresses.
+        void *memory = nullptr;
+        if (cudaMalloc(&memory, 4 << 20) != cudaErrorMemoryAllocation) { std::puts("memory without addresses"); return 1; }
+        for (CUdeviceptr one : all) if (unreserve(one, size)) { std::puts("a reservation is lost"); return 1; }
+        if (cudaMalloc(&memory, 4 << 20) || cudaMemset(memory, 1, 4 << 20) || cudaDeviceSynchronize() || cudaFree(memory)) { std::puts("no memory"); return 1; }
+    }
+    for (size_t size : {~size_t(0) / GRAIN * GRAIN, size_t(1) << 60}) {
+        CUdeviceptr at = 0;
+        if (reserve(&at, size, 0, 0, 0) != CUDA_ERROR_OUT_OF_MEMORY) { std::puts("an impossible size"); return 1; }
+    }
+    std::puts("refused");
+}
+"""
+
+# A kernel loads through a tensor map whose memory is freed.
+FREED = """
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <cstdio>
+#include <cstdlib>
+#define CHECK(call) do { cudaError_t e = (call); if (e) { std::printf("%s: %s\\n", #call, cudaGetErrorName(e)); std::exit(1); } } while (0)
+__global__ void load(const __grid_constant__ CUtensorMap map, int *out) {
+    __shared__ alignas(128) int box[16][16];
+    __shared__ alignas(8) unsigned long long barrier;
+    unsigned to = __cvta_generic_to_shared(box), at = __cvta_generic_to_shared(&barrier);
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(at));
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 1024;" ::"r"(at) : "memory");
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {0, 0}], [%2];" ::"r"(to), "l"(&map), "r"(at) : "memory");
+        asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], 0; @!p bra again; }" ::"r"(at) : "memory");
+        *out = box[1][2];
+    }
+}
+int main() {
+    int *memory = nullptr, *out = nullptr;
+    CHECK(cudaMalloc(&memory, 16 << 20));
+    CHECK(cudaMalloc(&out, 4));
+    CHECK(cudaMemset(memory, 1, 16 << 20));
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    CHECK(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result));
+    auto encode = (decltype(&cuTensorMapEncodeTiled))found;
+    CUtensorMap map;
+    cuuint64_t extent[] = {1024, 1024}, stride[] = {4096};
+    cuuint32_t box[] = {16, 16}, steps[] = {1, 1};
+    if (encode(&map, CU_TENSOR_MAP_DATA_TYPE_INT32, 2, memory, extent, stride, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)) return 1;
+    load<<<1, 32>>>(map, out);
+    CHECK(cudaDeviceSynchronize());
+    int got = 0;
+    CHECK(cudaMemcpy(&got, out, 4, cudaMemcpyDefault));
+    CHECK(cudaFree(memory));
+    load<<<1, 32>>>(map, out);
+    std::printf("%x, then %s\\n", got, cudaGetErrorName(cudaDeviceSynchronize()));
+}
+"""
+
+
+class BadMemory(unittest.TestCase):
+    """Each such use fails by itself, and what comes after it works."""
+
+    def test_reservations_without_end(self):
+        with harness.Daemon() as daemon, compiled(RESERVATIONS, "-std=c++17") as program:
+            run = daemon.run(program, "shm", timeout=110)
+            self.assertEqual(run.output, "refused\n", run.errors)
+
+    def test_tensor_maps_over_freed_memory(self):
+        # Of so much memory the host keeps nothing that the program freed.
+        with harness.Daemon("--set=software.memory=64MiB") as daemon, compiled(FREED, "-std=c++17", "-arch=compute_90") as program:
+            run = daemon.run(program, "shm", timeout=60)
+            self.assertEqual(run.output, "1010101, then cudaErrorIllegalAddress\n", run.errors)
+            after = daemon.run("vectorAdd", "shm")
+            self.assertTrue(after.ok, after.output + after.errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
