@@ -34,10 +34,10 @@ cudart12)
 	pattern='cuda[A-Z]*; __cuda[A-Z]*' ;;
 cuda)
 	# The driver library carries no symbol versions: every cu* is its own.
-	# The last name is for our runtime library, and for a worker that finds this
-	# one (cuda/src/sys/internal.rs).
+	# The last names are for our other libraries, and the first of them for a worker
+	# that finds this one (cuda/src/sys/internal.rs).
 	soname=libcuda.so.1 plain=libcuda.so crate=cuda node=''
-	pattern='cu[A-Z]*; paragpu_thread_context' ;;
+	pattern='cu[A-Z]*; paragpu_thread_context; paragpu_session_*' ;;
 nvml)
 	# The last name is for a worker that finds this library (nvml/src/sys/internal.rs).
 	soname=libnvidia-ml.so.1 plain=libnvidia-ml.so crate=nvml node=''

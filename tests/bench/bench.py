@@ -4,6 +4,7 @@ table; writes out/bench.json and, beside it, every single value.
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,7 +18,26 @@ import measure
 from measure import OVERHEADS, Samples, harness, say
 
 COUNT = 10000
+# The processors of programs, of daemons with their workers, and of baselines that are both.
+PROCESSORS = {side: os.sched_getaffinity(0) for side in ("guest", "host", "both")}
 GUEST = os.path.join(harness.ROOT, "tests/end_to_end/guest_program.py")
+
+
+@contextlib.contextmanager
+def side(name):
+    """What is started meanwhile runs on a side's processors."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, PROCESSORS[name])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def daemon_of(*arguments):
+    """A daemon on the host's processors."""
+    with side("host"):
+        return harness.Daemon(*arguments)
 
 
 def measured(daemon, samples, communicator, *names, options=()):
@@ -28,7 +48,8 @@ def measured(daemon, samples, communicator, *names, options=()):
 
 def raw(samples, *names):
     """Measures what the machine does by itself."""
-    samples.take("", [harness.binary("paragpu-bench"), "raw", *names], dict(os.environ))
+    with side("both"):
+        samples.take("", [harness.binary("paragpu-bench"), "raw", *names], dict(os.environ))
 
 
 def calls(daemon, samples, rounds):
@@ -67,7 +88,7 @@ def secured(plain, samples, rounds):
         def files(name):
             return (("ca", "ca.pem"), ("certificate", f"{name}.pem"), ("key", f"{name}.key"))
 
-        with harness.Daemon(*(f"--set=tcp.{key}={folder}/{file}" for key, file in files("127.0.0.1"))) as daemon:
+        with daemon_of(*(f"--set=tcp.{key}={folder}/{file}" for key, file in files("127.0.0.1"))) as daemon:
             environment = daemon.guest_environment("tcp")
             environment.update({f"PARAGPU_TCP_{key.upper()}": f"{folder}/{file}" for key, file in files("bench")})
             for at in range(rounds):
@@ -96,7 +117,7 @@ def crossings(daemon, samples):
 
 def software(samples, rounds):
     """The software GPU, with one thread and with two."""
-    with harness.Daemon("--set", "software.threads=1") as one, harness.Daemon("--set", "software.threads=2") as two:
+    with daemon_of("--set", "software.threads=1") as one, daemon_of("--set", "software.threads=2") as two:
         for at in range(rounds):
             say(f"arithmetic, {at + 1} of {rounds}")
             raw(samples, "arithmetic")
@@ -213,15 +234,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="alternations of measurement and baseline (default 5)")
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench.json"), help="where the JSON goes")
+    parser.add_argument("--apart", action="store_true", help="half of the processors for programs, half for the host, as on two machines")
     parser.add_argument("parts", nargs="*", help="only these of: calls copies tls crossings software endings")
     options = parser.parse_args()
+    if options.apart:
+        own = sorted(PROCESSORS["both"])
+        PROCESSORS["guest"], PROCESSORS["host"] = set(own[: len(own) // 2]), set(own[len(own) // 2 :])
+        os.sched_setaffinity(0, PROCESSORS["guest"])
     wanted = options.parts or ["calls", "copies", "tls", "crossings", "software", "endings"]
     samples = Samples()
     load = os.getloadavg()[0]
     if load > 0.5:
         say(f"other programs use this machine (load {load:.1f}): figures will be worse than on an idle one")
     samples.add("load_before", load)
-    with harness.Daemon() as daemon:
+    with daemon_of() as daemon:
         if "calls" in wanted:
             calls(daemon, samples, options.rounds)
         if "copies" in wanted:

@@ -2,20 +2,23 @@
 # Tests and benchmarks on this machine's NVIDIA GPU, with programs that were built or copied
 # here and without a network:
 #
-#   tests/bench/gpu.sh [test|moves|felt|vm|bench|quick|experiments|lammps|vms|shares|all] [FOLDER]
+#   tests/bench/gpu.sh [test|moves|felt|vm|bench|quick|experiments|lammps|vms|shares|pair|all] [FOLDER]
 #
 # test: every program, compared with native, and moved in the middle of a run.
 # moves: only that. felt: what programs feel of their moves. vm: every program in a VM over pci. bench: the whole benchmark.
 # quick: a short one. experiments: the published ones, repeated. lammps: LAMMPS's part
 # of them, after a comparison with native. vms: time against the number of sessions.
 # shares: weights and caps of GPU time, in a minute.
+# pair: what takes two GPUs, in four minutes: peer access, managed memory and its moves between
+# them, managed variables and pools, and every function that names a device, with the second one.
+# Needs nvcc, and out/prototypes.json (`make prototypes`).
 # all (default): test, then quick. Results go to FOLDER (default: out). Without a GPU
 # it says so and ends with 0.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=all
 case ${1:-} in
-test | moves | felt | vm | bench | quick | experiments | lammps | vms | shares | all)
+test | moves | felt | vm | bench | quick | experiments | lammps | vms | shares | pair | all)
     what=$1
     shift
     ;;
@@ -91,6 +94,18 @@ vms)
     ;;
 shares)
     PARAGPU_TEST_DEVICE=cuda python3 tests/pool/shares.py --output "$folder/shares.json" || status=1
+    ;;
+pair)
+    # Side by side: neither is a measurement. One GPU is idle for most of either.
+    (
+        cd tests
+        PARAGPU_TEST_DEVICE=cuda timeout 150 python3 -m unittest -v end_to_end.test_peers end_to_end.test_managed
+    ) >"$folder/pair-tests.log" 2>&1 &
+    tests=$!
+    timeout 150 python3 tests/parity/test_parity.py --gpu 1 --jobs 12 --output "$folder/parity-pair.json" || status=1
+    wait "$tests" || status=1
+    grep -E '^(test_|  test|Ran|OK|FAILED|ERROR:|FAIL:)|SubTest|skipped' "$folder/pair-tests.log" || true
+    timeout 80 python3 tests/bench/pair.py || status=1
     ;;
 quick | all)
     python3 tests/bench/bench_gpu.py --quick --output "$folder/bench-gpu.json" --log "$folder/bench-gpu-daemon.log" || status=1

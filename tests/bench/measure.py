@@ -66,10 +66,12 @@ class Samples:
         return statistics.median(values) if values else None
 
 
-def result(name, unit, value, baseline, goal, *, most, of="ratio", note=None):
+def result(name, unit, value, baseline, goal, *, most, of="ratio", note=None, ratio=None):
     """An entry of the result file. `of` says what the goal is about: the ratio
-    of value to baseline, or the value; `most` whether it may not be exceeded."""
-    ratio = value / baseline if value is not None and baseline else None
+    of value to baseline, or the value; `most` whether it may not be exceeded.
+    A ratio that was measured in pairs is given."""
+    if ratio is None:
+        ratio = value / baseline if value is not None and baseline else None
     judged = ratio if of == "ratio" else value
     met = None
     # What was not measured was not missed.

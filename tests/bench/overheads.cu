@@ -343,6 +343,48 @@ double managed_sum(bool written) {
     return median(rounds) * 1e6;
 }
 
+// A kernel on managed memory that the other of two GPUs has, or, with `prefetched`, had.
+double managed_pair(bool prefetched) {
+    unsigned *values, *total;
+    size_t count = managed / sizeof *values;
+    CHECK(cudaMallocManaged(&values, managed));
+    CHECK(cudaMemset(values, 1, managed));
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaSetDevice(1));
+    CHECK(cudaMalloc(&total, sizeof *total));
+    auto launch = [&] {
+        sum<<<1024, 256>>>(values, count, total);
+        CHECK(cudaGetLastError());
+        CHECK(cudaDeviceSynchronize());
+    };
+    double moved = 0;
+    if (prefetched) {
+        moved = seconds_of([&] {
+            CHECK(cudaMemPrefetchAsync(values, managed, cudaMemLocation{cudaMemLocationTypeDevice, 1}, 0));
+            CHECK(cudaDeviceSynchronize());
+        });
+        std::fprintf(stderr, "overheads: the prefetch took %.2f ms\n", moved * 1e3);
+    }
+    std::vector<double> rounds;
+    for (int round = 0; round < 6; ++round) {
+        CHECK(cudaMemset(total, 0, sizeof *total));
+        CHECK(cudaDeviceSynchronize());
+        rounds.push_back(seconds_of(launch));
+        unsigned got = 0;
+        CHECK(cudaMemcpy(&got, total, sizeof got, cudaMemcpyDefault));
+        if (got != static_cast<unsigned>(count * 0x01010101u)) {
+            std::fprintf(stderr, "overheads: the sum is %u\n", got);
+            std::exit(1);
+        }
+    }
+    CHECK(cudaFree(total));
+    CHECK(cudaFree(values));
+    CHECK(cudaSetDevice(0));
+    // The first round loads the kernel.
+    rounds.erase(rounds.begin());
+    return median(rounds) * 1e6;
+}
+
 double malloc_free_2m() {
     auto work = [] {
         void *memory;
@@ -688,6 +730,8 @@ void allocate_and_free() {
 struct Measurement {
     const char *name, *unit;
     std::function<double()> run;
+    // GPUs that it needs.
+    int gpus = 1;
 };
 
 const Measurement measurements[] = {
@@ -715,6 +759,8 @@ const Measurement measurements[] = {
     {"map_2m", "us", map_2m},
     {"managed_sum", "us", [] { return managed_sum(true); }},
     {"managed_sum_again", "us", [] { return managed_sum(false); }},
+    {"managed_far", "us", [] { return managed_pair(false); }, 2},
+    {"managed_moved", "us", [] { return managed_pair(true); }, 2},
     {"pageable_h2d", "B/s", [] { return copy_bulk(cudaMemcpyHostToDevice, false); }},
     {"pageable_d2h", "B/s", [] { return copy_bulk(cudaMemcpyDeviceToHost, false); }},
     {"pinned_h2d", "B/s", [] { return copy_bulk(cudaMemcpyHostToDevice, true); }},
@@ -768,8 +814,10 @@ int main(int argc, char **argv) {
     }
     launch();
     settle();
+    int gpus = 0;
+    CHECK(cudaGetDeviceCount(&gpus));
     for (const Measurement &measurement : measurements) {
-        if (wanted.empty() || std::find(wanted.begin(), wanted.end(), measurement.name) != wanted.end()) {
+        if ((wanted.empty() && measurement.gpus <= gpus) || std::find(wanted.begin(), wanted.end(), measurement.name) != wanted.end()) {
             double value = measurement.run();
             std::printf("{\"name\":\"%s\",\"unit\":\"%s\",\"value\":%.9g}\n", measurement.name, measurement.unit, value);
             std::fflush(stdout);

@@ -1,6 +1,6 @@
 """A program that asks NVML, through ctypes or NVIDIA's Python binding.
 
-usage: nvml_program.py facts|use|utilization|visible|wrong|topology|texts|restart|both|start|pynvml
+usage: nvml_program.py facts|use|utilization|visible|wrong|topology|texts|restart|both|beside|start|pynvml
        nvml_program.py over SECONDS
 Prints one line of JSON; `over` the utilization by processes over so many seconds; `start` prints what nvmlInit and a call without it return.
 """
@@ -267,16 +267,30 @@ def wrong_in_the_table(handle, guesses):
     assert room.raw[12:14] == b"\0\xff", "twelve letters and a zero"
 
 
-def both():
-    """NVML beside CUDA in one process, and in a child that forks."""
+def allocate(size):
+    """Device memory of this process, over libcuda."""
     cuda = ctypes.CDLL("libcuda.so.1")
-    before = device()
-    use()
     context, memory = ctypes.c_void_p(), ctypes.c_ulonglong()
     assert cuda.cuInit(0) == 0
     assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
     assert cuda.cuCtxSetCurrent(context) == 0
-    assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(4 << 20)) == 0
+    assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(size)) == 0
+
+
+def beside():
+    """NVML in a process that uses CUDA already. Waits for a line before it ends."""
+    allocate(4 << 20)
+    found = {**use(), "devices": word("nvmlDeviceGetCount_v2")}
+    print("asked", flush=True)
+    sys.stdin.readline()
+    return found
+
+
+def both():
+    """NVML beside CUDA in one process, and in a child that forks."""
+    before = device()
+    use()
+    allocate(4 << 20)
     own = [size for pid, size in use()["processes"] if pid == os.getpid()]
     child = os.fork()
     if child == 0:
@@ -400,7 +414,7 @@ def main(mode, *arguments):
     call("nvmlInitWithFlags", 0)
     call("nvmlInit_v2")
     call("nvmlShutdown")
-    modes = (facts, use, utilization, over, wrong, topology, texts, restart, both, visible)
+    modes = (facts, use, utilization, over, wrong, topology, texts, restart, both, beside, visible)
     print(json.dumps({known.__name__: known for known in modes}[mode](*map(float, arguments))))
     call("nvmlShutdown")
     call("nvmlShutdown", code=UNINITIALIZED)

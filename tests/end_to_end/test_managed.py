@@ -306,6 +306,164 @@ int main() {
 }
 """
 
+# Prefetches and the preferred location decide which GPU has the memory.
+PLACES = """
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <sched.h>
+#define CHECK(call) do { cudaError_t e = (call); if (e) { std::printf("%s: %s\\n", #call, cudaGetErrorName(e)); std::exit(1); } } while (0)
+constexpr size_t MIB = 1 << 20, BYTES = 64 * MIB, WORDS = BYTES / 4, HALF = BYTES / 2;
+__global__ void add(unsigned *values, size_t count, unsigned summand) {
+    for (size_t at = blockIdx.x * size_t(blockDim.x) + threadIdx.x; at < count; at += size_t(gridDim.x) * blockDim.x) values[at] += summand + unsigned(at);
+}
+static int gpus, origin;
+static size_t before[8];
+static unsigned *values, added;
+static size_t free_on(int gpu) {
+    size_t free = 0, total = 0;
+    CHECK(cudaSetDevice(gpu));
+    CHECK(cudaMemGetInfo(&free, &total));
+    return free;
+}
+// Checks how many MiB each GPU has more than before, and all values after a kernel of each GPU.
+static void expect(const char *what, size_t first, size_t second) {
+    const size_t want[] = {first, second};
+    for (int gpu = 0; gpu < 2; ++gpu) {
+        size_t has = (before[gpu] - free_on(gpu)) / MIB;
+        if (has != want[gpu]) { std::printf("%s: GPU %d has %zu MiB, not %zu\\n", what, gpu, has, want[gpu]); std::exit(1); }
+    }
+    for (int gpu = 0; gpu < gpus; ++gpu) {
+        CHECK(cudaSetDevice(gpu));
+        add<<<64, 128>>>(values, WORDS, gpu + 1);
+        CHECK(cudaGetLastError());
+        CHECK(cudaDeviceSynchronize());
+        added += 1;
+        static unsigned all = 0;
+        all += gpu + 1;
+        for (size_t at = 0; at < WORDS; at += 4099) {
+            unsigned want = 7 + all + added * unsigned(at);
+            if (values[at] != want) { std::printf("%s: value %zu is %u, not %u\\n", what, at, values[at], want); std::exit(1); }
+        }
+    }
+    // The program writes, and the GPUs get that.
+    for (size_t at = 0; at < WORDS; at += WORDS / 8) values[at] = values[at];
+}
+static void prefetch(size_t from, size_t bytes, int gpu) {
+    CHECK(cudaMemPrefetchAsync(values + from / 4, bytes, cudaMemLocation{cudaMemLocationTypeDevice, gpu}, 0));
+    CHECK(cudaDeviceSynchronize());
+}
+int main() {
+    CHECK(cudaGetDeviceCount(&gpus));
+    // Modules, streams and what else a GPU has from its first use on.
+    for (int gpu = 0; gpu < gpus; ++gpu) {
+        CHECK(cudaSetDevice(gpu));
+        unsigned *word = nullptr;
+        CHECK(cudaMallocManaged(&word, 4 * MIB));
+        add<<<1, 1>>>(word, 1, 1);
+        CHECK(cudaDeviceSynchronize());
+        for (int other = 0; other < gpus; ++other) {
+            CHECK(cudaMemPrefetchAsync(word, 4 * MIB, cudaMemLocation{cudaMemLocationTypeDevice, other}, 0));
+        }
+        CHECK(cudaFree(word));
+    }
+    for (int gpu = 0; gpu < 2; ++gpu) before[gpu] = free_on(gpu);
+    CHECK(cudaSetDevice(0));
+    CHECK(cudaMallocManaged(&values, BYTES));
+    for (size_t at = 0; at < WORDS; ++at) values[at] = 7;
+    // What is away counts on the GPU that allocated it, too.
+    expect("allocated", 64, 0);
+    prefetch(0, BYTES, 1);
+    expect("all on the second", 64, 64);
+    prefetch(0, HALF, 0);
+    expect("half on the first", 64, 32);
+    prefetch(0, BYTES, 1);
+    prefetch(HALF, HALF, 0);
+    expect("the other half", 64, 32);
+    // Less than half of each piece stays where it is.
+    prefetch(0, MIB, 0);
+    expect("a little", 64, 32);
+    CHECK(cudaMemAdvise(values, BYTES, cudaMemAdviseSetPreferredLocation, cudaMemLocation{cudaMemLocationTypeDevice, 1}));
+    expect("preferred", 64, 64);
+    // Work in flight that waits for the program: the call returns, and the memory stays.
+    static std::atomic<bool> go{false};
+    CHECK(cudaSetDevice(1));
+    CHECK(cudaLaunchHostFunc(0, [](void *) { while (!go) sched_yield(); }, nullptr));
+    CHECK(cudaMemPrefetchAsync(values, BYTES, cudaMemLocation{cudaMemLocationTypeDevice, 0}, 0));
+    go = true;
+    CHECK(cudaDeviceSynchronize());
+    expect("behind a function", 64, 64);
+    if (gpus > 2) {
+        prefetch(HALF / 2, HALF, 2);
+        expect("on the third", 64, 32);
+    }
+    // A reset takes only what belongs to its GPU.
+    CHECK(cudaSetDevice(1));
+    CHECK(cudaDeviceReset());
+    CHECK(cudaSetDevice(0));
+    add<<<64, 128>>>(values, WORDS, 0);
+    CHECK(cudaDeviceSynchronize());
+    unsigned was = values[5];
+    add<<<64, 128>>>(values, WORDS, 1);
+    CHECK(cudaDeviceSynchronize());
+    if (values[5] != was + 6) { std::puts("lost by a reset"); return 1; }
+    CHECK(cudaFree(values));
+    for (int gpu = 0; gpu < 2; ++gpu) {
+        size_t now = free_on(gpu);
+        if (before[gpu] > now) { std::printf("GPU %d keeps %zu bytes\\n", gpu, before[gpu] - now); return 1; }
+    }
+    std::puts("in place");
+}
+"""
+
+# Prefetches of one thread while others launch kernels and copy, each on its own part.
+CROWD = """
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+#define CHECK(call) do { cudaError_t e = (call); if (e) { std::printf("%s: %s\\n", #call, cudaGetErrorName(e)); std::exit(1); } } while (0)
+__global__ void add(unsigned *values, size_t count) {
+    size_t at = blockIdx.x * size_t(blockDim.x) + threadIdx.x;
+    if (at < count) values[at] += 1;
+}
+int main() {
+    constexpr size_t WORDS = 8 << 20, THREADS = 3, EACH = 5000, TURNS = 60;
+    unsigned *values = nullptr;
+    CHECK(cudaMallocManaged(&values, WORDS * 4));
+    std::atomic<bool> is_over{false};
+    std::vector<std::thread> threads;
+    for (size_t one = 0; one < THREADS; ++one) threads.emplace_back([=] {
+        unsigned *own = values + one * (WORDS / THREADS);
+        CHECK(cudaSetDevice(one % 2));
+        cudaStream_t stream;
+        CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        std::vector<unsigned> got(EACH);
+        for (unsigned turn = 1; turn <= TURNS; ++turn) {
+            add<<<(EACH + 127) / 128, 128, 0, stream>>>(own, EACH);
+            CHECK(cudaGetLastError());
+            if (turn % 3 == 0) CHECK(cudaStreamSynchronize(stream));
+            CHECK(cudaMemcpyAsync(got.data(), own, EACH * 4, cudaMemcpyDefault, stream));
+            CHECK(cudaStreamSynchronize(stream));
+            for (unsigned value : got) if (value != turn) { std::printf("thread %zu: %u in turn %u\\n", one, value, turn); std::exit(1); }
+        }
+    });
+    std::thread mover([&] {
+        for (int turn = 0; !is_over; ++turn) {
+            CHECK(cudaSetDevice(turn % 2));
+            CHECK(cudaMemPrefetchAsync(values, WORDS * 4, cudaMemLocation{cudaMemLocationTypeDevice, (turn / 2 + 1) % 2}, 0));
+        }
+    });
+    for (std::thread &thread : threads) thread.join();
+    is_over = true;
+    mover.join();
+    for (size_t one = 0; one < THREADS; ++one)
+        if (values[one * (WORDS / THREADS) + 17] != TURNS) { std::puts("the program sees another value"); return 1; }
+    std::puts("equal");
+}
+"""
+
 GPUS = "--set=software.devices=2"
 
 
@@ -420,6 +578,22 @@ class Managed(unittest.TestCase):
                 with self.subTest(communicator, migrates=migrates):
                     run = self.run_in(daemon, [program], communicator, PARAGPU_MANAGED_MIGRATE=migrates)
                     self.assertEqual(run.stdout, "equal\n", run.stderr)
+
+    @unittest.skipUnless(can_migrate(), "this process may not use userfaultfd(2)")
+    def test_prefetches_and_preferred_locations_move_it_between_gpus(self):
+        program = compiled(PLACES)
+        for gpus, communicator in ((2, "shm"), (3, "unix"), (2, "tcp")):
+            with self.subTest(gpus=gpus, communicator=communicator), harness.Daemon(f"--set=software.devices={gpus}") as daemon:
+                run = self.run_in(daemon, [program], communicator)
+                self.assertEqual(run.stdout, "in place\n", run.stderr + daemon.log())
+
+    def test_prefetches_beside_other_threads(self):
+        program = compiled(CROWD, "-std=c++17")
+        with harness.Daemon(GPUS) as daemon:
+            for communicator in harness.HOST_COMMUNICATORS:
+                with self.subTest(communicator):
+                    run = self.run_in(daemon, [program], communicator)
+                    self.assertEqual(run.stdout, "equal\n", run.stderr + daemon.log())
 
     def test_results_with_several_gpus_are_the_same(self):
         with harness.Daemon(GPUS) as daemon:

@@ -136,6 +136,23 @@ class Nvml(unittest.TestCase):
     def test_a_process_has_cuda_and_nvml_and_forks(self):
         self.assertEqual(self.ask(self.daemon(), "both"), {"sum": 4, "child": 0, "again": 1})
 
+    def test_a_process_with_a_session_queries_over_it(self):
+        daemon = self.daemon("software.devices=2")
+        for communicator in harness.HOST_COMMUNICATORS:
+            with subprocess.Popen(
+                [sys.executable, PROGRAM, "beside"],
+                env=daemon.guest_environment(communicator),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as program:
+                read_until(program, "asked")
+                self.assertEqual(len(daemon.sessions()), 1)
+                found = json.loads(program.communicate("\n", timeout=60)[0])
+            self.assertEqual((found["used"], found["devices"]), (4 * MIB, 2))
+            self.assertEqual(found["processes"], [[program.pid, 4 * MIB]])
+            eventually(lambda: not daemon.sessions(), "the session has ended")
+
     def test_connections_end_with_the_last_user(self):
         daemon = self.daemon()
         self.assertEqual(self.ask(daemon, "use")["used"], 0)

@@ -3,22 +3,26 @@
 A file of cases registers functions that prepare something and return a step. A
 step returns what it computed, as an array that numpy understands. The file then
 calls `main`, which prints one line of JSON for each case: its name, a digest of
-the first steps' results, the milliseconds to them, those since the process began
-to import its framework and, with --time, the median microseconds of a step and
-those of the slowest one. With --steps=N each case
-takes N steps, all of which are judged and clocked, and says when it began.
+the first steps' results, the milliseconds to them and those since the process began
+to import its framework. With --steps=N each case
+takes N steps, all of which are judged and clocked, and says when it began. With --turns
+each case then takes turns with another process: for each number on standard input its
+main thread runs a batch of steps on the processor of that number and prints a step's
+microseconds; an empty line ends the case.
 """
 
 import argparse
 import hashlib
 import json
+import os
+import sys
 import time
 
 CASES = {}
 # Steps whose results are judged.
 JUDGED = 5
-# Seconds that one timed batch takes about, and batches.
-SECONDS, BATCHES = 0.15, 7
+# Seconds that a batch takes about, and most steps of one.
+SECONDS, MOST = 0.1, 5000
 
 
 def case(function):
@@ -57,24 +61,30 @@ def bytes_of(result):
     return numpy.asarray(result).tobytes()
 
 
-def clocked(step, wait):
-    """Median microseconds of a step in batches, and those of the slowest single step."""
-    start = time.perf_counter()
+def take_turns(step, wait):
+    """Runs a batch whenever it is this process's turn."""
+    everywhere = os.sched_getaffinity(0)
     step()
     wait()
-    once = max(time.perf_counter() - start, 1e-6)
-    count = max(1, min(1000, int(SECONDS / once)))
-    batches, slowest = [], 0.0
-    for _ in range(BATCHES):
+    count = 0
+    for line in sys.stdin:
+        if not line.strip():
+            return
+        # The main thread's; others stay where they are.
+        os.sched_setaffinity(0, {int(line)})
+        # The other process had the GPU and this processor.
+        start = time.perf_counter()
+        step()
         wait()
-        start = last = time.perf_counter()
+        now = time.perf_counter()
+        count = count or max(1, min(MOST, int(SECONDS / max(now - start, 1e-6))))
+        start = time.perf_counter()
         for _ in range(count):
             step()
-            now = time.perf_counter()
-            slowest, last = max(slowest, now - last), now
         wait()
-        batches.append((time.perf_counter() - start) / count)
-    return sorted(batches)[BATCHES // 2] * 1e6, slowest * 1e6
+        took = time.perf_counter() - start
+        os.sched_setaffinity(0, everywhere)
+        print(json.dumps({"us": took / count * 1e6}), flush=True)
 
 
 def stepped(step, wait, count, name):
@@ -101,23 +111,24 @@ def judged(line, step, wait, options):
     line["digest"] = digest(results)
     now = time.perf_counter()
     line["first_ms"], line["since_import_ms"] = round((now - start) * 1e3, 1), round((now - options.began) * 1e3, 1)
-    if options.time:
-        line["us"], line["slowest_us"] = (round(value, 2) for value in clocked(step, wait))
 
 
 def main(wait, began):
     """Runs the named cases, or all; `wait` waits for the GPU, `began` is when the process did."""
     parser = argparse.ArgumentParser(description="Cases of one framework, one line of JSON each.")
-    parser.add_argument("--time", action="store_true", help="also time each case")
+    parser.add_argument("--turns", action="store_true", help="time batches of steps in turns with another process")
     parser.add_argument("--steps", type=int, default=0, help="steps of each case that are judged")
     parser.add_argument("cases", nargs="*", help=", ".join(CASES))
     options = parser.parse_args(namespace=argparse.Namespace(began=began))
     print(json.dumps({"ready_ms": round((time.perf_counter() - began) * 1e3, 1)}), flush=True)
     for name in options.cases or CASES:
-        line = {"case": name}
+        line, step = {"case": name}, None
         try:
-            judged(line, CASES[name](), wait, options)
+            step = CASES[name]()
+            judged(line, step, wait, options)
         except Exception as error:  # pylint: disable=broad-except
             text = (str(error).strip() or "no text").splitlines()[0]
             line["error"] = f"{type(error).__name__}: {text[:300]}"
         print(json.dumps(line), flush=True)
+        if options.turns and "error" not in line:
+            take_turns(step, wait)

@@ -13,7 +13,7 @@ from functools import partial
 BEGAN = time.perf_counter()
 # With it products repeat themselves. PyTorch parses it with a regular expression at each
 # product, which takes several times as long as a small one, so clocks run without it.
-if "--time" not in sys.argv:
+if "--turns" not in sys.argv:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # pylint: disable=wrong-import-position

@@ -1,13 +1,15 @@
 """Stock frameworks and NVIDIA's libraries on this machine's GPU, natively and through paragpu.
 
-usage: test_gpu_frameworks.py [--rounds N] [--seconds N] [--output FILE] [--communicator NAME] [FILE[:CASE]...]
+usage: test_gpu_frameworks.py [--rounds N] [--turns N] [--seconds N] [--output FILE] [--communicator NAME] [FILE[:CASE]...]
        test_gpu_frameworks.py --move CASE [--between-gpus] [--steps N]
 
 Runs the cases of torch_cases.py, jax_cases.py, cupy_cases.py, libraries_cases.py
 and, where there are two GPUs, pairs_cases.py, one process for each file: natively
 twice, and with the guest's libraries over a daemon of its own. A case passes if its results are native's bit for bit, or if native does not
-repeat itself. With --rounds native and remote runs alternate and are timed: a
-step of each case, the time from import to the first case's first results, the
+repeat itself. With --rounds cases are timed: in each round a native and a remote process
+take turns, a batch of steps each, on one processor and then on the next one. A row's
+ratio is the median of the pairs'. Further rows are the time from import to the first
+case's first results, the
 host memory of a session and the throughput of eight at once; without names, the
 cases of BENCHMARK. The output has the form of bench-gpu.json. --move runs a case while its session moves
 to another daemon of this GPU and back, with --between-gpus
@@ -16,11 +18,13 @@ skipped. Ends with 0 and a sentence where there is no GPU.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -150,27 +154,105 @@ def compared(files, options):
     return rows, well
 
 
+class Player:
+    """A process of cases that takes turns with another one."""
+
+    def __init__(self, environment, command):
+        self.errors = tempfile.TemporaryFile("w+", errors="replace")  # pylint: disable=consider-using-with
+        self.process = subprocess.Popen(  # pylint: disable=consider-using-with
+            command, env={**environment, **QUIET}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, errors="replace"
+        )
+        self.clock = threading.Timer(2 * PATIENCE, self.process.kill)
+        self.clock.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.clock.cancel()
+        self.process.kill()
+        self.process.communicate()
+        self.errors.close()
+
+    def line(self, key):
+        """The next line that has a key; nothing at the end."""
+        lines = (json.loads(line) for line in iter(self.process.stdout.readline, "") if line.startswith("{"))
+        return next((line for line in lines if key in line), {})
+
+    def tell(self, what):
+        """Writes a line; a process that has ended ignores it."""
+        try:
+            self.process.stdin.write(f"{what}\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass
+
+    def batch(self, processor):
+        """Microseconds of a step in a batch, or None if the process ended."""
+        self.tell(processor)
+        return self.line("us").get("us")
+
+    def complaint(self):
+        """The end of what it wrote to standard error, once it has ended."""
+        self.process.wait()
+        self.errors.seek(0)
+        return f"status {self.process.returncode} {self.errors.read()[-300:]}" if self.process.returncode else ""
+
+
+def played(players, name, options, samples):
+    """Native and remote take turns with a case's batches; the one that begins changes."""
+    sample = samples.setdefault(name, [])
+    processors = sorted(os.sched_getaffinity(0))
+    for turn in range(options.turns):
+        pair = {}
+        for way in sorted(players, reverse=turn % 2 == 1):
+            # A new processor each time: some share a core with other work.
+            pair[way] = players[way].batch(processors[(len(sample) + 1) % len(processors)])
+        if None not in pair.values():
+            sample.append(pair)
+
+
+def a_round(ways, file, names, turn, options, samples, starts):
+    """A process each way, both through all cases of a file; how many cases both had."""
+    with contextlib.ExitStack() as stack:
+        players, lines, count = {}, {}, 0
+        # The second one starts when the first one has started.
+        for way in sorted(ways, reverse=turn % 2 == 1):
+            players[way] = stack.enter_context(Player(ways[way][0], command_of(file, ["--turns", *names])))
+            lines[way] = players[way].line("case")
+        while all(lines.values()):
+            name = f"{file}/{lines['native']['case']}"
+            failed = {way: line["error"] for way, line in lines.items() if "error" in line}
+            if failed:
+                say(f"{name}: {failed}")
+            else:
+                if not count:
+                    starts.setdefault(name, []).append({way: line["since_import_ms"] for way, line in lines.items()})
+                played(players, name, options, samples)
+                count += 1
+            for way in set(players) - set(failed):
+                players[way].tell("")
+            lines = {way: player.line("case") for way, player in players.items()}
+        for way, player in players.items():
+            if why := player.complaint():
+                say(f"{file}, {way}: {why}")
+    return count
+
+
 def measured(files, options):
-    """Times cases in alternation; the rows of a benchmark."""
-    samples, start = {}, time.monotonic()
+    """Times cases in turns; the rows of a benchmark."""
+    samples, starts, start = {}, {}, time.monotonic()
     with harness.Daemon(device="cuda") as daemon:
         # Each way's environment, and the daemon that serves it.
         ways = {"native": (native(), None), "remote": ({**daemon.guest_environment(options.communicator), **PACKAGED}, daemon)}
         for turn in range(options.rounds):
-            if time.monotonic() - start > options.seconds:
-                say(f"{turn} rounds fitted into {options.seconds} s")
-                break
-            for way in sorted(ways, reverse=turn % 2 == 1):
-                for file, names in files.items():
-                    results, errors, code = run(ways[way][0], command_of(file, ["--time", *names]))
-                    say(f"round {turn + 1}, {way}, {file}: {len(results)} cases, status {code} {errors[-300:] if code else ''}")
-                    for place, (name, line) in enumerate(results.items()):
-                        sample = samples.setdefault(f"{file}/{name}", {})
-                        for key in ("us", "since_import_ms"):
-                            if key in line and (key == "us" or place == 0):
-                                sample.setdefault((way, key), []).append(line[key])
-            stored(rows_of_all(samples), options)
-        rows = rows_of_all(samples)
+            for file, names in files.items():
+                if time.monotonic() - start > options.seconds:
+                    say(f"{file}: no round {turn + 1}, {options.seconds:.0f} s are over")
+                    continue
+                say(f"round {turn + 1}, {file}: {a_round(ways, file, names, turn, options, samples, starts)} cases")
+                stored(rows_of_all(samples, starts), options)
+        rows = rows_of_all(samples, starts)
         say(table(rows))
         for further in (memory_row, together_row) if "torch" in files else ():
             rows.append(further(ways))
@@ -179,9 +261,23 @@ def measured(files, options):
     return rows
 
 
-def rows_of_all(samples):
-    """The rows of all cases so far."""
-    return [row for name, sample in samples.items() for row in rows_of(name, sample)]
+def rows_of_all(samples, starts):
+    """The rows of all cases so far: steps, and from import to results for the first of a process."""
+    rows = []
+    for name, pairs in samples.items():
+        rows.append(row_of(name, "us", pairs, GOALS.get(name, GOAL)))
+        if name in starts:
+            rows.append(row_of(f"{name}_since_import", "ms", starts[name], 1.0))
+    return [row for row in rows if row]
+
+
+def row_of(name, unit, pairs, goal):
+    """A row of pairs that were measured one right after the other."""
+    if not pairs:
+        return None
+    value, baseline = (statistics.median(pair[way] for pair in pairs) for way in ("remote", "native"))
+    ratio = statistics.median(pair["remote"] / pair["native"] for pair in pairs)
+    return result(name, unit, round(value, 2), round(baseline, 2), goal, most=True, ratio=round(ratio, 4), note=f"{len(pairs)} pairs")
 
 
 def stored(rows, options):
@@ -189,20 +285,13 @@ def stored(rows, options):
     if options.output:
         device = gpu.probe()
         where = f"{device['name']}, driver {device['driver']}; {machine()}"
-        about = f"Native runs and runs over {options.communicator} alternate; every figure is a median."
+        about = (
+            f"A native process and one over {options.communicator} take turns, a batch of steps each. "
+            "Every figure is a median, a ratio that of the pairs of batches."
+        )
         command = f"tests/frameworks/test_gpu_frameworks.py {' '.join(sys.argv[1:])}"
         content = of_results(rows) if options.rounds else {"results": rows}
         store(options.output, described("Frameworks through paragpu beside native", where, command, about, **content))
-
-
-def rows_of(name, sample):
-    """A case's rows: its step and, for the first one of a process, from import to results."""
-    rows = []
-    for key, unit, label, goal in (("us", "us", name, GOALS.get(name, GOAL)), ("since_import_ms", "ms", f"{name}_since_import", 1.0)):
-        if ("native", key) in sample and ("remote", key) in sample:
-            value, baseline = (statistics.median(sample[way, key]) for way in ("remote", "native"))
-            rows.append(result(label, unit, value, baseline, goal, most=True))
-    return rows
 
 
 def resident(processes):
@@ -318,7 +407,8 @@ def ordered(at, what, to, to_gpu):
 def main():
     """Compares, times or moves, as the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=0, help="time the cases in so many rounds of both ways")
+    parser.add_argument("--rounds", type=int, default=0, help="time the cases in so many rounds of a process each way")
+    parser.add_argument("--turns", type=int, default=7, help="batches of each case and process (default 7)")
     parser.add_argument("--seconds", type=float, default=3600, help="begin no round after so many seconds")
     parser.add_argument("--move", metavar="FILE:CASE", action="append", default=[], help="move this case while it runs")
     parser.add_argument("--between-gpus", action="store_true", help="move to the other one of two GPUs each time")

@@ -127,10 +127,14 @@ class Daemon:
             raise RuntimeError(f"session {session} does not move to {to}: {done.stderr.strip()}")
         return json.loads(done.stdout)
 
+    def status(self):
+        """The daemon's totals, from `paragpu status`."""
+        command = [binary("paragpu"), "status", "--control", self.control, "-o", "json"]
+        return json.loads(subprocess.check_output(command, timeout=20))
+
     def devices(self):
         """Names of the GPUs that the daemon serves."""
-        command = [binary("paragpu"), "status", "--control", self.control, "-o", "json"]
-        return [device["name"] for device in json.loads(subprocess.check_output(command, timeout=20))["devices"]]
+        return [device["name"] for device in self.status()["devices"]]
 
     def stop(self):
         """Ends the daemon in order."""

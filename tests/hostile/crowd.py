@@ -1,10 +1,12 @@
 """Many sessions of many VMs, each VM at all its limits."""
 
+import os
 import struct
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import wire
-from field import ARENA, CHUNK, SHADOWS, attack, expect, ptx
+from field import ARENA, CHUNK, PATIENCE, SHADOWS, attack, expect, gated_worker, ptx, touch, until
 
 VMS, EACH = 20, 10
 # Device memory and host memory of a VM: what its sessions take, to the byte of
@@ -103,3 +105,43 @@ def sessions_of_many_vms_at_their_limits(field):
     field.hang_up()
     expect(not field.daemon.left(60), "sessions stay")
     return cases
+
+
+@attack
+def guests_that_start_at_once(field):
+    """A VM with many guests that wait for workers delays no other VM's by more than its turn."""
+    count = 40
+    with gated_worker(field) as (program, gate):
+        field.again("--set=pool.warm=0", f"--set=daemon.worker={program}")
+        field.session().call("Ping", value=1)
+        field.hang_up()
+        until("ended", lambda: not field.daemon.sessions())
+        touch(gate)
+        begun = []
+
+        def start(*address):
+            session = field.session(*address)
+            session.call("Ping", value=1)
+            begun.append(session.welcome["session"])
+
+        crowd = [threading.Thread(target=start) for _ in range(count)]
+        for thread in crowd:
+            thread.start()
+        until("waiting", lambda: waiting(field) == count)
+        honest = threading.Thread(target=start, args=(field.tcp,))
+        honest.start()
+        until("waiting", lambda: waiting(field) == count + 1)
+        os.remove(gate)
+        for thread in [*crowd, honest]:
+            thread.join(PATIENCE)
+        expect(len(begun) == count + 1, f"{len(begun)} sessions began")
+        own = next(one["id"] for one in field.daemon.sessions() if one["communicator"] == "tcp")
+        place = sorted(begun).index(own)
+        # Its turn is the second.
+        expect(place <= 1, f"the other VM's session is number {place + 1} of {count + 1}")
+    return count
+
+
+def waiting(field):
+    """How many guests wait for a worker."""
+    return field.daemon.status()["waiting"]

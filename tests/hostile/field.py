@@ -1,9 +1,12 @@
 """Shared by the attacks: a daemon, tenants, and the distinction of attacks that succeed from failures of the test."""
 
+import contextlib
 import os
 import random
+import shutil
 import socket
 import struct
+import tempfile
 import time
 
 import harness
@@ -184,6 +187,37 @@ def until(what, wanted, patience=PATIENCE):
     while not wanted():
         expect(time.monotonic() < end, f"not {what} after {patience} s")
         time.sleep(0.02)
+
+
+# A program for `daemon.worker`.
+GATED_WORKER = """#!/bin/sh
+while [ -e {gate} ]; do sleep 0.02; done
+exec {worker} "$@"
+"""
+
+
+@contextlib.contextmanager
+def gated_worker(field):
+    """A program whose workers start once a file is not there: its path, and the file's. The daemon is another afterwards."""
+    with tempfile.TemporaryDirectory(prefix="paragpu-gate-") as place:
+        gate, program, real = (os.path.join(place, name) for name in ("gate", "gated", "paragpu-worker"))
+        shutil.copy(harness.binary("paragpu-worker"), real)
+        with open(program, "w", encoding="ascii") as file:
+            file.write(GATED_WORKER.format(gate=gate, worker=real))
+        os.chmod(program, 0o755)
+        try:
+            yield program, gate
+            field.check()
+        finally:
+            if os.path.exists(gate):
+                os.remove(gate)
+            field.again()
+
+
+def touch(path):
+    """Creates an empty file."""
+    with open(path, "w", encoding="ascii"):
+        pass
 
 
 def ptx(body, parameters="", name="attack", registers=""):

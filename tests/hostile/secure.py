@@ -17,7 +17,7 @@ import time
 import harness
 import wire
 from doors import descriptors_that_linger
-from field import ARENA, CHUNK, PATIENCE, attack, descriptors, expect, frame, hello, until
+from field import ARENA, CHUNK, PATIENCE, attack, descriptors, expect, frame, gated_worker, hello, touch, until
 
 
 def issue(folder, *arguments):
@@ -87,15 +87,19 @@ sleep 20
 """
 
 
-def programs_of(process):
-    """How many programs run that a process started and that are no workers."""
-    tasks, found = f"/proc/{process}/task", 0
+def commands_below(process):
+    """The command lines of programs that a process started."""
+    tasks = f"/proc/{process}/task"
     for task in os.listdir(tasks):
         with open(f"{tasks}/{task}/children", encoding="ascii") as children:
             for child in children.read().split():
                 with open(f"/proc/{child}/cmdline", encoding="utf-8") as line:
-                    found += "scontrol" in line.read()
-    return found
+                    yield line.read()
+
+
+def programs_of(process):
+    """How many programs run that a process started and that are no workers."""
+    return sum("scontrol" in line for line in commands_below(process))
 
 
 @attack
@@ -323,6 +327,35 @@ def past_the_limits_of_a_certificate(field):
         expect(mapped <= 64 << 20, f"{mapped >> 20} MiB of 64")
         expect(mapped >= 48 << 20, f"{mapped >> 20} MiB and no more")
     return 66
+
+
+@attack
+def limits_of_a_certificate_whose_last_session_ends(field):
+    """A guest waits for its worker while the only other session of its VM ends."""
+    with gated_worker(field) as (program, gate):
+        with secured(field, "--set=limits.per_vm_memory=1GiB", "--set=pool.warm=0", f"--set=daemon.worker={program}") as folder:
+            guest, waiting = context(folder, "a"), []
+            first = field.session(field.tcp, context=guest)
+            first.call("Ping", value=1)
+            touch(gate)
+            second = threading.Thread(target=lambda: waiting.append(field.session(field.tcp, context=guest)))
+            second.start()
+            daemon = field.daemon.process.pid
+            until("waiting", lambda: program in "".join(commands_below(daemon)))
+            first.send_frame(wire.GOODBYE, 0, 0, b"")
+            until("ended", lambda: not field.daemon.sessions())
+            os.remove(gate)
+            second.join(PATIENCE)
+            expect(waiting, "the second session did not begin")
+            mapped = 0
+            for number in range(64):
+                try:
+                    waiting[0].call("MemMap", address=ARENA + number * CHUNK, size=CHUNK)
+                except wire.Failed:
+                    break
+                mapped += CHUNK
+            expect(mapped <= 64 << 20, f"{mapped >> 20} MiB of 64")
+    return 64
 
 
 @attack

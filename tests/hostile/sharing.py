@@ -261,6 +261,14 @@ def memory_of_other_devices(field):
         friend.call("MemLeave", address=other)
         refused(friend, "MemLeave", address=other)
         cases += 5
+    # Its own memory, too, there and once at each place.
+    owner.call("MemTake", address=other, size=2 * CHUNK, token=token)
+    refused(owner, "MemTake", address=other + CHUNK, size=2 * CHUNK, token=token)
+    refused(owner, "MemTake", address=ARENA + 8 * CHUNK, size=2 * CHUNK, token=token)
+    for call in "MemUnmap", "MemAliasEnd", "MemOffer":
+        refused(owner, call, address=other)
+    owner.call("MemLeave", address=other)
+    cases += 6
     # As many as there may be; each is the same memory.
     number, place = 0, other
     while number < 5000:

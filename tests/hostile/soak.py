@@ -13,7 +13,7 @@ alone.
 
 One more tenant asks for all it can get, and is not judged. Where the GPU is the
 processor, any work of others costs it a share. Without control groups that is a
-part for each session: five attackers have 25 and more at a time, busy tenants
+part for each session: the attackers have 25 and more at a time, busy tenants
 one each.
 
 The guests' own programs would run in VMs. Here they have half of the processors,
@@ -95,7 +95,25 @@ def slow_peers(tenant):
     return 80 + frames.a_guest_that_never_reads(tenant)
 
 
-ATTACKERS = (random_frames, scribbles, hostile_kernels, reconnect_storms, slow_peers)
+def session_storms(tenant):
+    """Sessions that end as soon as they begin: the host starts a worker for each."""
+    for _ in range(20):
+        tenant.session().call("Ping", value=1)
+        tenant.hang_up()
+    return 20
+
+
+def shaped_waits(tenant):
+    """A guest that sends when the host is likely to have predicted it, and when not, so that the host polls."""
+    session = tenant.session()
+    session.call("MemMap", address=ARENA, size=CHUNK)
+    for number in range(400):
+        session.post("Memset", destination=ARENA, pitch=0, value=1, element=1, width=4, height=1, stream=0)
+        time.sleep((0.0004, 0.0008, 0.0012, 0.0016)[number % 4])
+    return 400
+
+
+ATTACKERS = (random_frames, scribbles, hostile_kernels, reconnect_storms, slow_peers, session_storms, shaped_waits)
 
 
 def busy(tenant):
@@ -237,7 +255,7 @@ class Soak:
         paces = [(kind, pace) for kind, paces in HONEST.items() for pace in paces]
         self.kinds = [kind for kind, _ in paces]
         self.honest = [Honest(field.daemon, number, pace) for number, (_, pace) in enumerate(paces)]
-        self.first = None
+        self.first, self.workers = None, {}
 
     def made(self, kind=None):
         """Rounds of all honest tenants so far, or of a kind."""
@@ -251,6 +269,7 @@ class Soak:
         if self.first is None:
             pid = self.field.daemon.process.pid
             self.first = resident(pid), descriptors(pid)
+            self.workers = {one["worker_pid"]: resident(one["worker_pid"]) for one in self.field.daemon.sessions()}
         self.turns.on.value = PHASES.index(name)
         # The first second is not judged: tenants begin their sessions.
         time.sleep(1)
@@ -278,6 +297,7 @@ class Soak:
         """Ends everybody; the file's content."""
         self.turns.rest()
         self.hear()
+        more = [resident(pid) - first for pid, first in self.workers.items() if os.path.exists(f"/proc/{pid}")]
         lost = [why for why in (one.end() for one in self.honest) if why]
         self.turns.end()
         until("without sessions", lambda: not self.field.daemon.sessions(), 60)
@@ -289,6 +309,7 @@ class Soak:
             f"honest-tenants-keep-{KEEPS}-of-their-speed": self.kept("paced", "alone") >= KEEPS,
             "the-daemon-grows-by-no-more-than-32-MiB": grown[0] < 32 << 20,
             "the-daemon-keeps-no-descriptors": grown[1] <= 16,
+            "honest-workers-stay-and-grow-by-no-more-than-32-MiB": len(more) == len(self.honest) and max(more) < 32 << 20,
             "attackers-attack": not self.errors and all(self.cases.get(act.__name__) for act in ATTACKERS),
         }
         return {
@@ -306,6 +327,7 @@ class Soak:
                 },
             },
             "daemon": {"grown_bytes": grown[0], "grown_descriptors": grown[1]},
+            "honest_workers": {"grown_bytes": more},
             "why": lost + self.errors[:20],
         }
 

@@ -1,11 +1,14 @@
 """What a compromised worker can still do, and what a confined one must be able to do."""
 
+import errno
 import os
 import struct
 import tempfile
 
-from field import ARENA, CHUNK, SHADOWS, Field, attack, expect, ptx, until
+import injected
+from field import ARENA, CHUNK, SHADOWS, Field, attack, expect, needs, ptx, until
 from files import paragpu
+from users import USERS
 
 
 def status(field, session):
@@ -34,6 +37,34 @@ def every_thread_of_a_worker_is_filtered(field):
         for key, value in (("Seccomp", "2"), ("NoNewPrivs", "1"), ("CapEff", "0000000000000000")):
             expect(lines[key].strip() == value, f"{key} of thread {thread} is {lines[key].strip()}")
     return len(threads)
+
+
+@attack
+def files_that_a_thread_of_a_worker_opens(field):
+    """Each thread of a session's worker that is taken over, with a user of its VM and without."""
+    needs(injected.possible(), "root and an x86-64 processor")
+    cases = 0
+    for users in ("--set=confine.users=", USERS):
+        field.again(users)
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+            os.chmod(folder, 0o755)
+            secret = os.path.join(folder, "secret")
+            with open(secret, "w", encoding="ascii") as file:
+                file.write("of another tenant")
+            os.chmod(secret, 0o644)
+            session = field.session()
+            session.call("MemMap", address=ARENA, size=CHUNK)
+            session.post("Memset", destination=ARENA, pitch=0, value=1, element=1, width=64, height=1, stream=0)
+            session.call("CopyFromDevice", source=ARENA, size=8, stream=0)
+            worker = field.worker(session)
+            for thread in sorted(os.listdir(f"/proc/{worker}/task"), key=int):
+                with open(f"/proc/{worker}/task/{thread}/comm", encoding="ascii") as name:
+                    name = name.read().strip()
+                error = injected.opens(int(thread), secret)
+                expect(error in (errno.EACCES, errno.ENOENT), f"the thread {name} opens a file (error {error})")
+                cases += 1
+            expect(session.call("Ping", value=1)[0] == 1, "the session is lost")
+    return cases
 
 
 # A compromised worker: it sends its daemon sockets whose last close takes
@@ -88,6 +119,42 @@ def descriptors_of_a_worker_that_is_taken_over(field):
             raise
         field.again()
     return 51
+
+
+# A compromised worker: it sends valid messages without a pause, from several processes.
+TALKATIVE = """#!/usr/bin/env python3
+import json, os, socket, struct
+control = socket.socket(fileno=os.dup(0))
+body = json.dumps({"Turn": "Wanted"}).encode()
+message = b"pg" + struct.pack("<HI", 1, len(body)) + body
+os.fork()
+control.setblocking(False)
+while True:
+    try:
+        control.send(message)
+    except BlockingIOError:
+        pass
+"""
+
+
+@attack
+def messages_of_a_worker_without_end(field):
+    """A worker that sends faster than the daemon reads takes no time from others."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "worker")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(TALKATIVE)
+        os.chmod(program, 0o755)
+        field.again(f"--set=daemon.worker={program}", "--set=confine.users=")
+        try:
+            for _ in range(10):
+                expect(field.daemon.status()["sessions"] == 0, "a session is there")
+            expect("invalid message" not in field.daemon.log(), "the messages are not understood")
+        finally:
+            # Its processes end with their socket.
+            field.daemon.process.kill()
+        field.again()
+    return 10
 
 
 @attack

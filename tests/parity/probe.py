@@ -1,9 +1,9 @@
 """Calls functions of CUDA libraries with valid, boundary and invalid arguments.
 
-usage: probe.py PROTOTYPES FIRST LIBRARY/FUNCTION...
+usage: probe.py PROTOTYPES GPU FIRST LIBRARY/FUNCTION...
 
-Prints one line of JSON for each row of arguments, of the first function from row
-FIRST on, before the call and after it: the status, what the call wrote, the
+The valid device is number GPU. Prints one line of JSON for each row of arguments, of the
+first function from row FIRST on, before the call and after it: the status, what the call wrote, the
 runtime's last error and the status of a wait for the context. Addresses and
 handles show as "p", so that two drivers compare, and so do readings of NVML. NVML's
 functions are called once more before all rows, while the library is not initialised. A row that ends the process
@@ -79,12 +79,12 @@ READINGS = re.compile("Clock|Power|Temp|Energy|Util|Throughput|Memory|Process|Sa
 class World:
     """A context and one object of each kind, recreated for each row."""
 
-    def __init__(self, cuda, nvml):
-        self.cuda, self.nvml = cuda, nvml
+    def __init__(self, cuda, nvml, ordinal):
+        self.cuda, self.nvml, self.ordinal = cuda, nvml, ordinal
         self.kept = []
         self.check("cuInit", 0)
         self.device = ctypes.c_int()
-        self.check("cuDeviceGet", ctypes.byref(self.device), 0)
+        self.check("cuDeviceGet", ctypes.byref(self.device), ordinal)
         self.context = self.made("cuDevicePrimaryCtxRetain", self.device)
         self.check("cuCtxSetCurrent", self.context)
         self.gpu, self.uuid, self.bus = ctypes.c_void_p(), ctypes.create_string_buffer(96), ctypes.create_string_buffer(16 + 32 + 20)
@@ -97,7 +97,7 @@ class World:
         """NVML is initialised meanwhile. Handles of a GPU end with that."""
         if wanted:
             self.nvml.nvmlInit_v2()
-            self.nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.gpu))
+            self.nvml.nvmlDeviceGetHandleByIndex_v2(self.ordinal, ctypes.byref(self.gpu))
         yield
         if wanted:
             self.nvml.nvmlShutdown()
@@ -172,9 +172,13 @@ class World:
         """Values of a parameter, the valid one first, each a function that makes it."""
         if kind in INTEGERS:
             make, numbers = INTEGERS[kind]
+            if kind == "CUdevice":
+                numbers = (self.ordinal, *numbers[1:])
             return [lambda n=n: make(n) for n in numbers]
         if kind in BY_VALUE:
             make, rows = BY_VALUE[kind]
+            if kind.endswith("MemLocation"):
+                rows = ((1, self.ordinal), *rows[1:])
             return [lambda row=row: make(tuple(row)) for row in rows]
         if kind == "f32":
             return [lambda: ctypes.c_float(1.0)]
@@ -296,11 +300,11 @@ def call_rows(world, runtime, prototypes, function, first):
 
 def main():
     """Calls each function's rows and prints the results."""
-    prototypes, first, *functions = sys.argv[1:]
-    first = int(first)
+    prototypes, ordinal, first, *functions = sys.argv[1:]
+    ordinal, first = int(ordinal), int(first)
     with open(prototypes, encoding="utf-8") as file:
         prototypes = json.load(file)
-    world = World(ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1"))
+    world = World(ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1"), ordinal)
     runtime = ctypes.CDLL("libcudart.so.13")
     for function in functions:
         if not call_rows(world, runtime, prototypes, function, first):

@@ -1,11 +1,13 @@
 """Every served function of the driver and the runtime, natively and through paragpu.
 
-usage: test_parity.py [--prototypes FILE] [--output FILE] [--device cuda|software] [FUNCTION...]
+usage: test_parity.py [--prototypes FILE] [--output FILE] [--device cuda|software] [--gpu N] [FUNCTION...]
 
 Calls each function with valid, boundary and invalid arguments (probe.py), natively
 twice and through paragpu on the same GPU, and compares status, outputs, the last
 error and what a wait says. Rows in which native differs from itself, crashes or
-hangs are left out. A difference that differences.json does not list, with its
+hangs are left out. With --gpu N, N is the valid number of a device in all rows, and the
+functions are those with a device, a context, a location or a pool among their parameters.
+A difference that differences.json does not list, with its
 reason, fails: by function and row, for both devices or for one. --record writes native's answers, and --device
 software --recorded compares the software GPU with them.
 """
@@ -31,6 +33,8 @@ PATIENCE, ENDED, BATCH = 15, 6, 24
 # CUDA_ERROR_NOT_SUPPORTED and NVML_ERROR_NOT_SUPPORTED. A host with software GPUs has no
 # NVML, so there every question about the board is refused.
 NOT_SUPPORTED = {"cuda": {801}, "software": {801, 3}}
+# Parameters that name a device, or what belongs to one.
+OF_DEVICES = ("CUdevice", "CUcontext", "cudaMemLocation", "CUmemLocation", "CUmemoryPool", "nvmlDevice_t")
 # Never called here: they would change what others share, or last for ever.
 LEFT_OUT = ("Multicast", "cuDevicePrimaryCtxReset", "cudaDeviceReset", "cuCtxDestroy", "cuDevicePrimaryCtxRelease", "__cuda")
 
@@ -38,8 +42,9 @@ LEFT_OUT = ("Multicast", "cuDevicePrimaryCtxReset", "cudaDeviceReset", "cuCtxDes
 class Probe:
     """Functions that one process after the other calls, each behind the row that ended the last."""
 
-    def __init__(self, environment, prototypes, functions):
-        self.environment, self.prototypes = environment, os.path.abspath(prototypes)
+    def __init__(self, environment, prototypes, ordinal, functions):
+        self.environment = environment
+        self.arguments = [os.path.abspath(prototypes), str(ordinal)]
         self.left = list(functions)
         self.rows = {function: [] for function in functions}
 
@@ -55,7 +60,7 @@ class Probe:
 
     def once(self, first):
         """One process; returns the row that it began last, and how it ended."""
-        command = [sys.executable, os.path.join(HERE, "probe.py"), self.prototypes, str(first), *self.left]
+        command = [sys.executable, os.path.join(HERE, "probe.py"), *self.arguments, str(first), *self.left]
         # Some functions write files.
         place = tempfile.TemporaryDirectory()
         with place, subprocess.Popen(
@@ -98,12 +103,12 @@ class Probe:
         return self.rows
 
 
-def probed(environment, prototypes, functions, workers):
+def probed(environment, functions, options):
     """All functions: {library/name: rows}."""
     batches = [functions[at : at + BATCH] for at in range(0, len(functions), BATCH)]
     found = {}
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        for rows in pool.map(lambda batch: Probe(environment, prototypes, batch).run(), batches):
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for rows in pool.map(lambda batch: Probe(environment, options.prototypes, options.gpu or 0, batch).run(), batches):
             found.update(rows)
     return found
 
@@ -148,6 +153,12 @@ def write(path, rows):
         file.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 
+def names_devices(prototype):
+    """Whether a function has a parameter that names a device, or what belongs to one."""
+    parameters = prototype["parameters"]
+    return any(one["kind"] in OF_DEVICES or "device" in one["name"].lower() for one in parameters)
+
+
 def short_name(name):
     """A function's name without its library."""
     return name.split("/")[1]
@@ -167,6 +178,7 @@ def main():
     parser.add_argument("--recorded", help="compare with these instead of a native run")
     parser.add_argument("--device", default="cuda", choices=("cuda", "software"))
     parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1))
+    parser.add_argument("--gpu", type=int, help="the device to name, on a machine with several")
     parser.add_argument("functions", nargs="*")
     options = parser.parse_args()
     with open(options.prototypes, encoding="utf-8") as file:
@@ -174,8 +186,9 @@ def main():
     functions = [
         f"{library}/{name}"
         for library, all_of in prototypes.items()
-        for name in all_of
-        if (not options.functions or name in options.functions) and not any(part in name for part in LEFT_OUT)
+        for name, prototype in all_of.items()
+        if (name in options.functions if options.functions else options.gpu is None or names_devices(prototype))
+        and not any(part in name for part in LEFT_OUT)
     ]
     if options.recorded:
         with open(options.recorded, encoding="utf-8") as file:
@@ -188,12 +201,12 @@ def main():
             return 0
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PARAGPU_")}
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (gpu.runtime_folder(), environment.get("LD_LIBRARY_PATH"))))
-        native = repeated(*(probed(environment, options.prototypes, functions, options.jobs) for _ in range(2)))
+        native = repeated(*(probed(environment, functions, options) for _ in range(2)))
         if options.record:
             write(options.record, native)
     say(f"natively: {len(native)} functions, {sum(map(len, native.values()))} rows")
     with harness.Daemon(f"--warm={options.jobs}", device=options.device) as daemon:
-        remote = probed(daemon.guest_environment("shm"), options.prototypes, functions, options.jobs)
+        remote = probed(daemon.guest_environment("shm"), functions, options)
     if options.output:
         write(options.output, remote)
     listed = reasons(options.device)

@@ -8,8 +8,8 @@
 //! while work is in flight reaches the other within milliseconds and in no order, and atomic
 //! operations of one side are not atomic for the other.
 //!
-//! Other devices of the process access it where it is, on the device of the session that
-//! allocated it. Small allocations, such as flags and counters, are pinned memory instead,
+//! Other devices of the process access it where it is: on the device of the session that
+//! allocated it, or to which it [moved](crate::managed_home). Small allocations, such as flags and counters, are pinned memory instead,
 //! which both sides access in place.
 
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use crate::connection::Link;
 use crate::copy::Copies;
 use crate::device_path::DevicePath;
 use crate::error::Result;
+use crate::managed_home::{Homes, piece};
 use crate::memory::DeviceMemory;
 use crate::objects::stream::{NON_BLOCKING, Stream};
 use crate::shadow::{DeviceContents as _, ManagedRange, ManagedRanges, watcher};
@@ -48,6 +49,8 @@ pub struct ManagedMemory {
     arena: Arc<Reservation>,
     /// A stream for work of the library's own, which waits for nothing else.
     own_stream: Mutex<Option<Arc<Stream>>>,
+    /// What is on other devices.
+    homes: Homes,
 }
 
 impl ManagedMemory {
@@ -67,18 +70,41 @@ impl ManagedMemory {
             ranges,
             arena,
             own_stream: Mutex::default(),
+            homes: Homes::default(),
         }
     }
 
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    pub(crate) fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<DeviceMemory> {
+        &self.memory
+    }
+
+    pub(crate) fn ranges(&self) -> &ManagedRanges {
+        &self.ranges
+    }
+
+    pub(crate) fn homes(&self) -> &Homes {
+        &self.homes
+    }
+
     /// cuMemAllocManaged: zeroed memory. `None` if this process may not use userfaultfd(2).
+    /// With `can_move`, parts of more than 1 MiB can [move](Self::move_to) to other devices.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY` if the device has too little memory.
-    pub fn allocate(&self, size: u64) -> Result<Option<u64>> {
+    pub fn allocate(&self, size: u64, can_move: bool) -> Result<Option<u64>> {
         let Some(faults) = watcher() else {
             return Ok(None);
         };
-        let address = self.memory.allocate_aligned(size, PAGE as u64)?;
+        let piece = if can_move { piece(size) } else { u64::MAX };
+        let address = self.memory.allocate_pieces(size, PAGE as u64, piece)?;
         let length = size.next_multiple_of(PAGE as u64);
         let pages = Pages::within(&self.arena, address, length);
         let watched = pages.ok().filter(|_| faults.watch(address, length));
@@ -109,7 +135,7 @@ impl ManagedMemory {
         }
     }
 
-    fn own_stream(&self) -> Result<Arc<Stream>> {
+    pub(crate) fn own_stream(&self) -> Result<Arc<Stream>> {
         let mut own = self.own_stream.lock();
         let stream = match own.take() {
             Some(stream) => stream,
@@ -155,7 +181,10 @@ impl ManagedMemory {
         if !self.ranges.remove(address) {
             return Ok(false);
         }
-        self.memory.free(address).map(|()| true)
+        let size = self.memory.block(address).map_or(0, |(_, size)| size);
+        let freed = self.memory.free(address);
+        self.homes.forget(address, size);
+        freed.map(|()| true)
     }
 
     /// Whether it is an address of memory that migrates.
@@ -173,7 +202,7 @@ impl ManagedMemory {
     }
 
     /// cuMemPrefetchAsync to a device: the one that has the memory gets what the program
-    /// wrote.
+    /// wrote. [`move_to`](Self::move_to) changes which one that is.
     ///
     /// # Errors
     /// As [`Link::check`].

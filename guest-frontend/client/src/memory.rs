@@ -6,7 +6,7 @@ use std::sync::Arc;
 use paragpu_protocol::handle::DeviceAddress;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{MemGetInfo, MemMap, MemUnmap};
+use paragpu_protocol::table::{MemGetInfo, MemMap};
 use paragpu_protocol::types::MemoryInfo;
 use parking_lot::{Mutex, RwLock};
 
@@ -226,7 +226,7 @@ impl DeviceMemory {
     /// # Errors
     /// As [`Link::check`].
     pub fn peer_attributes(&self, other: &Self) -> Result<[u64; 5]> {
-        peer::attributes(&self.link, &other.link)
+        peer::attributes(|call| other.link.call(call), |call| self.link.call(call))
     }
 
     /// Bytes that the program holds.
@@ -281,6 +281,12 @@ impl DeviceMemory {
     /// As [`allocate`](Self::allocate), but the block begins at a multiple of `alignment`, at
     /// most 2 MiB, and no other block begins before the next multiple.
     pub(crate) fn allocate_aligned(&self, size: u64, alignment: u64) -> Result<u64> {
+        self.allocate_pieces(size, alignment, u64::MAX)
+    }
+
+    /// As [`allocate_aligned`](Self::allocate_aligned), but the host maps a block of more
+    /// than 1 MiB in mappings of `piece` bytes, a multiple of 2 MiB.
+    pub(crate) fn allocate_pieces(&self, size: u64, alignment: u64, piece: u64) -> Result<u64> {
         if size == 0 {
             return Err(Status::INVALID_VALUE);
         }
@@ -300,7 +306,7 @@ impl DeviceMemory {
             return Ok(address);
         }
         let _growing = (size <= SMALL).then(|| self.growing.lock());
-        self.map_for(size, alignment)
+        self.map_for(size, alignment, piece)
     }
 
     /// Whether the memory of a new allocation is still as the host mapped it: zeros.
@@ -309,7 +315,7 @@ impl DeviceMemory {
     }
 
     /// Finds a block of `size` bytes in memory that the host newly maps.
-    fn map_for(&self, size: u64, alignment: u64) -> Result<u64> {
+    fn map_for(&self, size: u64, alignment: u64, piece: u64) -> Result<u64> {
         let mut effort = Effort::None;
         loop {
             let (address, range) = {
@@ -332,21 +338,8 @@ impl DeviceMemory {
                 }
             };
             // The range belongs to this thread: the arena hands it to no other.
-            let mapped = self.link.call(&MemMap {
-                address: DeviceAddress(address),
-                size: range,
-            });
-            match mapped {
-                Ok(()) => {
-                    let passed = self.peers.add(address, range);
-                    let mut arena = self.arena.write();
-                    if passed.is_err() {
-                        let address = DeviceAddress(address);
-                        self.link.post(&MemUnmap { address })?;
-                        arena.not_mapped(address.0, range);
-                    }
-                    return passed.map(|()| arena.mapped(address, size, alignment));
-                }
+            match self.map(address, range, piece) {
+                Ok(()) => return Ok(self.arena.write().mapped(address, size, alignment)),
                 Err(status) => {
                     self.arena.write().not_mapped(address, range);
                     if status != Status::OUT_OF_MEMORY || effort == Effort::Waited {
@@ -358,6 +351,35 @@ impl DeviceMemory {
             effort = Effort::Waited;
             self.trim()?;
         }
+    }
+
+    /// Maps a range in mappings of `piece` bytes, for this device and those with access.
+    fn map(&self, address: u64, size: u64, piece: u64) -> Result<()> {
+        let mut at = 0;
+        while at < size {
+            let length = piece.min(size - at);
+            let mapped = self.link.call(&MemMap {
+                address: DeviceAddress(address + at),
+                size: length,
+            });
+            let passed = mapped.and_then(|()| self.peers.add(address + at, length));
+            if passed.is_err() {
+                self.peers.remove(address, at)?;
+                return passed;
+            }
+            at += length;
+        }
+        Ok(())
+    }
+
+    /// Other devices' access to this memory.
+    pub(crate) fn peers(&self) -> &PeerAccess {
+        &self.peers
+    }
+
+    /// The session's link.
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
     }
 
     /// cuMemFree. The memory is reused only when all work posted before is
@@ -503,11 +525,8 @@ impl DeviceMemory {
     ) -> Result<R> {
         let mut arena = self.arena.write();
         let (ranges, result) = change(&mut arena)?;
-        for (address, _) in ranges {
-            self.peers.remove(address);
-            self.link.post(&MemUnmap {
-                address: DeviceAddress(address),
-            })?;
+        for (address, size) in ranges {
+            self.peers.remove(address, size)?;
         }
         Ok(result)
     }

@@ -18,6 +18,7 @@ use crate::connection::Link;
 use crate::device::Device;
 use crate::error::Result;
 use crate::handles::Handles;
+use crate::image_hash;
 use crate::managed_variable::ManagedVariables;
 use crate::memory::DeviceMemory;
 pub use crate::objects::function::{
@@ -82,7 +83,7 @@ impl Modules {
     /// # Errors
     /// `INVALID_IMAGE`, `INVALID_PTX`, `NO_BINARY_FOR_GPU`, …
     pub fn load(&self, image: &[u8], options: &[(u32, u32)]) -> Result<Arc<Module>> {
-        let hash = *blake3::hash(image).as_bytes();
+        let hash = image_hash::of(image);
         let size = image.len() as u64;
         let held: bool = self.link.call(&ImageQuery { hash, size })?;
         if !held {
@@ -144,7 +145,7 @@ impl Modules {
                 kind: input.kind,
                 name: Text(input.name),
                 options: Bytes(&options),
-                hash: *blake3::hash(input.image).as_bytes(),
+                hash: image_hash::of(input.image),
             };
             let rest = listed.encode(&mut list).to_vec();
             list.extend(rest);
@@ -177,7 +178,7 @@ impl Modules {
 
     /// Ensures that the host holds an image.
     fn offer(&self, image: &[u8]) -> Result<()> {
-        let hash = *blake3::hash(image).as_bytes();
+        let hash = image_hash::of(image);
         let size = image.len() as u64;
         let held: bool = self.link.call(&ImageQuery { hash, size })?;
         if held {

@@ -1,11 +1,15 @@
-//! Device queries without a session's address space, for NVML. A process may have both
-//! a monitor and a session of one device.
+//! Device queries, for NVML: over a connection without an address space, or over the
+//! session that the process has of the device.
 
 use std::sync::Arc;
 
 use paragpu_config::guest::Guest;
-use paragpu_protocol::table::{DeviceAsk, DeviceUse, SnapshotDevice};
-use paragpu_protocol::types::ProcessUsage;
+use paragpu_protocol::call::WireCall;
+use paragpu_protocol::codec::encode_all;
+use paragpu_protocol::reply::{self, Reply};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{DeviceAsk, DeviceUse, PeerOffer, SnapshotDevice};
+use paragpu_protocol::types::{PeerName, ProcessUsage};
 
 use crate::connection::Link;
 use crate::connection::connect::{Connected, connect_for_queries};
@@ -37,12 +41,34 @@ pub struct Usage {
     pub processes: Vec<ProcessUsage>,
 }
 
-/// A connection for queries.
-#[derive(Debug)]
+/// Sends an encoded call with this number over the process's session of the device; returns
+/// the bytes of the reply, or nothing if the session does not answer.
+pub type OverSession = Box<dyn Fn(u16, &[u8]) -> Option<Vec<u8>> + Send + Sync>;
+
+/// Where queries go.
+enum Way {
+    /// Over a connection of their own.
+    Own(Link),
+    /// Over the session that another library of the process has: a host needs tens of
+    /// megabytes and, unless a worker is waiting, tenths of a second for a connection.
+    Session(OverSession),
+}
+
+/// A way to query a device.
 pub struct Monitor {
-    link: Link,
+    way: Way,
     ordinal: u32,
     device_count: u32,
+}
+
+impl std::fmt::Debug for Monitor {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Monitor")
+            .field("ordinal", &self.ordinal)
+            .field("device_count", &self.device_count)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Monitor {
@@ -58,10 +84,44 @@ impl Monitor {
             ..
         } = connect_for_queries(config, ordinal)?;
         Ok(Self {
-            link: Link::for_queries(connection, spin),
+            way: Way::Own(Link::for_queries(connection, spin)),
             ordinal,
             device_count: welcome.device_count,
         })
+    }
+
+    /// Queries over a session of the process, in a VM with `device_count` devices.
+    #[must_use]
+    pub fn over_session(query: OverSession, ordinal: u32, device_count: u32) -> Self {
+        Self {
+            way: Way::Session(query),
+            ordinal,
+            device_count,
+        }
+    }
+
+    /// Whether queries go over a session of the process.
+    #[must_use]
+    pub fn is_over_session(&self) -> bool {
+        matches!(self.way, Way::Session(_))
+    }
+
+    /// Calls the host and reads the reply.
+    fn ask<'a, C: WireCall<'a>, R>(
+        &self,
+        call: &C,
+        read: impl FnOnce(C::Reply<'_>) -> R,
+    ) -> Result<R> {
+        let query = match &self.way {
+            Way::Own(link) => return link.call_with(call, None, read),
+            Way::Session(query) => query,
+        };
+        let reply = query(C::INFO.number, &encode_all(call)).ok_or(Status::NOT_READY)?;
+        match reply::decode::<C::Reply<'_>>(&reply) {
+            Ok(Reply::Done(value)) => Ok(read(value)),
+            Ok(Reply::Failed(status, _)) => Err(status),
+            Err(_) => Err(Status::UNKNOWN),
+        }
     }
 
     /// Number of the guest's devices.
@@ -77,8 +137,7 @@ impl Monitor {
     pub fn snapshot(&self) -> Result<Arc<Snapshot>> {
         let ordinal = self.ordinal;
         let query = SnapshotDevice { ordinal };
-        self.link
-            .call_with(&query, None, |reply| Arc::new(Snapshot::from_wire(&reply)))
+        self.ask(&query, |reply| Arc::new(Snapshot::from_wire(&reply)))
     }
 
     /// Queries the figure with this number.
@@ -87,7 +146,7 @@ impl Monitor {
     /// As [`Link::check`].
     pub fn query(&self, figure: u32, arguments: [u8; 4]) -> Result<Answer> {
         let query = DeviceAsk { figure, arguments };
-        self.link.call_with(&query, None, |answer| Answer {
+        self.ask(&query, |answer| Answer {
             code: answer.code,
             values: answer.values,
             text: answer.text.0.to_owned(),
@@ -99,12 +158,15 @@ impl Monitor {
     /// # Errors
     /// As [`Link::check`].
     pub fn peer_attributes(&self, owner: &Self) -> Result<[u64; 5]> {
-        self.peer_attributes_to(&owner.link)
+        self.peer_attributes_to(|call| owner.ask(call, |name| name))
     }
 
-    /// The same, of its access to the device at the other end of a link.
-    pub(crate) fn peer_attributes_to(&self, owner: &Link) -> Result<[u64; 5]> {
-        peer::attributes(&self.link, owner)
+    /// The same, of its access to the device whose host `offer` calls.
+    pub(crate) fn peer_attributes_to(
+        &self,
+        offer: impl Fn(&PeerOffer) -> Result<PeerName>,
+    ) -> Result<[u64; 5]> {
+        peer::attributes(offer, |call| self.ask(call, |attributes| attributes))
     }
 
     /// The use of the device by the VM's sessions.
@@ -112,7 +174,7 @@ impl Monitor {
     /// # Errors
     /// As [`Link::check`].
     pub fn usage(&self) -> Result<Usage> {
-        self.link.call_with(&DeviceUse {}, None, |usage| Usage {
+        self.ask(&DeviceUse {}, |usage| Usage {
             limit: usage.limit,
             used: usage.used,
             time: usage.time,
@@ -123,6 +185,8 @@ impl Monitor {
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        self.link.close();
+        if let Way::Own(link) = &self.way {
+            link.close();
+        }
     }
 }

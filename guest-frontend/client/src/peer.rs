@@ -5,29 +5,39 @@
 //! same address. So kernels and copies of both devices name the memory alike, and the program
 //! sees one address space. Memory that is allocated later is mapped for the others before
 //! the allocation returns.
+//!
+//! A mapping can be given the memory of another device later ([`PeerAccess::relocate`]). It
+//! keeps its address, and all devices access it there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use paragpu_protocol::handle::{AliasAddress, DeviceAddress};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{MemLeave, MemOffer, MemTake, PeerAsk, PeerOffer};
+use paragpu_protocol::table::{
+    MemAlias, MemAliasEnd, MemLeave, MemMap, MemOffer, MemTake, MemUnmap, PeerAsk, PeerOffer,
+};
 use paragpu_protocol::types::{MemoryOffer, PeerAttributes, PeerName};
 use parking_lot::Mutex;
 
 use crate::connection::Link;
 use crate::error::Result;
 
-/// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of the access of one session's device to another's.
+/// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of the access of one device to another: `offer` calls
+/// the other's host, and `ask` that of the accessing one.
 ///
 /// # Errors
 /// As [`Link::check`].
-pub(crate) fn attributes(accessing: &Link, owner: &Link) -> Result<[u64; 5]> {
+pub(crate) fn attributes(
+    offer: impl Fn(&PeerOffer) -> Result<PeerName>,
+    ask: impl Fn(&PeerAsk) -> Result<PeerAttributes>,
+) -> Result<[u64; 5]> {
     /// A name that was offered before a move is unknown at the destination.
     const ATTEMPTS: usize = 3;
     let mut values = [0; 5];
     for _ in 0..ATTEMPTS {
-        let PeerName { token } = owner.call(&PeerOffer {})?;
-        PeerAttributes { values } = accessing.call(&PeerAsk { token })?;
+        let PeerName { token } = offer(&PeerOffer {})?;
+        PeerAttributes { values } = ask(&PeerAsk { token })?;
         // CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED.
         let [_, access, ..] = values;
         if access != 0 {
@@ -75,12 +85,78 @@ struct Peer {
     mapped: BTreeSet<u64>,
 }
 
+/// The memory that a mapping has instead of its own.
+#[derive(Debug, Clone)]
+pub(crate) struct Away {
+    /// The session that allocated it.
+    pub(crate) home: Arc<Link>,
+    /// Its address there.
+    pub(crate) memory: u64,
+}
+
 /// A mapping of this session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 struct Mapping {
     size: u64,
-    /// Another mapping at the same address has another number.
+    /// Another mapping at the same address, or other memory, has another number.
     id: u64,
+    away: Option<Away>,
+}
+
+/// The host's call by which a session's device accesses a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Means {
+    Map,
+    Alias,
+    Take,
+}
+
+impl Mapping {
+    fn means(&self, owner: &Arc<Link>, accessing: &Arc<Link>) -> Means {
+        let is_owner = Arc::ptr_eq(owner, accessing);
+        match &self.away {
+            None if is_owner => Means::Map,
+            // A session does not take its own memory into its own arena.
+            Some(away) if is_owner && Arc::ptr_eq(&away.home, owner) => Means::Alias,
+            _ => Means::Take,
+        }
+    }
+
+    /// Maps it for the device of a session.
+    fn begin(&self, owner: &Arc<Link>, accessing: &Arc<Link>, address: u64) -> Result<()> {
+        let size = self.size;
+        let (home, memory) = match &self.away {
+            Some(away) => (&away.home, away.memory),
+            None => (owner, address),
+        };
+        match self.means(owner, accessing) {
+            Means::Map => accessing.call(&MemMap {
+                address: DeviceAddress(address),
+                size,
+            }),
+            Means::Alias => accessing.call(&MemAlias {
+                address: AliasAddress(address),
+                size,
+                memory: DeviceAddress(memory),
+                access: 3,
+            }),
+            Means::Take => map(home, accessing, memory, address, size),
+        }
+    }
+
+    /// Ends this.
+    fn end(&self, owner: &Arc<Link>, accessing: &Arc<Link>, address: u64) -> Result<()> {
+        let posted = match self.means(owner, accessing) {
+            Means::Map => accessing.post(&MemUnmap {
+                address: DeviceAddress(address),
+            }),
+            Means::Alias => accessing.post(&MemAliasEnd {
+                address: AliasAddress(address),
+            }),
+            Means::Take => accessing.post(&MemLeave { address }),
+        };
+        posted.map(drop)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -113,38 +189,112 @@ impl PeerAccess {
     /// Notes memory that the host mapped, and passes it on to the devices with access.
     ///
     /// # Errors
-    /// Errors of the hosts; then no device has access to it.
+    /// Errors of the hosts; then the memory is unmapped.
     pub(crate) fn add(&self, address: u64, size: u64) -> Result<()> {
         let mapping = {
             let mut state = self.state.lock();
             state.next += 1;
-            let id = state.next;
-            state.mappings.insert(address, Mapping { size, id });
+            let mapping = Mapping {
+                size,
+                id: state.next,
+                away: None,
+            };
+            state.mappings.insert(address, mapping.clone());
             if state.peers.is_empty() {
                 return Ok(());
             }
-            Mapping { size, id }
+            mapping
         };
         let _passing = self.passing.lock();
         let peers: Vec<u32> = self.state.lock().peers.keys().copied().collect();
         let passed = peers
             .into_iter()
-            .try_for_each(|peer| self.pass(peer, address, mapping));
+            .try_for_each(|peer| self.pass(peer, address, &mapping));
         if passed.is_err() {
-            self.remove(address);
+            self.remove(address, size)?;
         }
         passed
     }
 
-    /// Forgets memory that the host is about to unmap.
-    pub(crate) fn remove(&self, address: u64) {
+    /// Has the hosts unmap what is mapped in a range.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub(crate) fn remove(&self, address: u64, size: u64) -> Result<()> {
         let mut state = self.state.lock();
-        state.mappings.remove(&address);
-        for peer in state.peers.values_mut() {
+        let State {
+            mappings, peers, ..
+        } = &mut *state;
+        let mut removed = Ok(());
+        while let Some((&at, _)) = mappings.range(address..address + size).next()
+            && let Some(mapping) = mappings.remove(&at)
+        {
+            removed = removed.and(self.end(peers, at, &mapping));
+        }
+        removed
+    }
+
+    /// Has the hosts unmap a mapping.
+    fn end(&self, peers: &mut BTreeMap<u32, Peer>, address: u64, mapping: &Mapping) -> Result<()> {
+        for peer in peers.values_mut() {
             if peer.mapped.remove(&address) {
-                unmap(&peer.link, address);
+                // A session that is over has nothing mapped any more.
+                let _ = mapping.end(&self.link, &peer.link, address);
             }
         }
+        mapping.end(&self.link, &self.link, address)
+    }
+
+    /// The mappings in a range: address, bytes, and their memory if it is not their own.
+    pub(crate) fn mappings(&self, address: u64, size: u64) -> Vec<(u64, u64, Option<Away>)> {
+        let state = self.state.lock();
+        let inside = state.mappings.range(address..address + size);
+        inside
+            .map(|(at, mapping)| (*at, mapping.size, mapping.away.clone()))
+            .collect()
+    }
+
+    /// Gives the mappings at `places` the memory `away`, one each, which already has their
+    /// contents. `prepare` keeps all sessions from using them for as long as its result
+    /// lives; if it returns `None`, nothing changes and the result is false. It may not
+    /// allocate or free memory.
+    ///
+    /// # Errors
+    /// Those of `prepare`. Errors of the hosts; then devices have no access to some of the
+    /// memory.
+    pub(crate) fn relocate<Guard>(
+        &self,
+        places: &[(u64, Away)],
+        prepare: impl FnOnce() -> Result<Option<Guard>>,
+    ) -> Result<bool> {
+        // Both are held throughout: a thread that waits for the end of `prepare`'s result may
+        // hold them otherwise.
+        let _passing = self.passing.lock();
+        let mut state = self.state.lock();
+        let State {
+            mappings,
+            peers,
+            next,
+        } = &mut *state;
+        let Some(_alone) = prepare()? else {
+            return Ok(false);
+        };
+        for (address, away) in places {
+            let mapping = mappings.get_mut(address).ok_or(Status::INVALID_VALUE)?;
+            self.end(peers, *address, mapping)?;
+            *next += 1;
+            mapping.id = *next;
+            mapping.away = Some(away.clone());
+        }
+        for (address, _) in places {
+            let mapping = mappings.get(address).ok_or(Status::INVALID_VALUE)?;
+            mapping.begin(&self.link, &self.link, *address)?;
+            for peer in peers.values_mut() {
+                mapping.begin(&self.link, &peer.link, *address)?;
+                peer.mapped.insert(*address);
+            }
+        }
+        Ok(true)
     }
 
     /// Gives another device access to all memory. Nothing happens if it has access.
@@ -167,7 +317,7 @@ impl PeerAccess {
         };
         let passed = mappings
             .into_iter()
-            .try_for_each(|(address, mapping)| self.pass(device, address, mapping));
+            .try_for_each(|(address, mapping)| self.pass(device, address, &mapping));
         if passed.is_err() {
             self.revoke(device);
         }
@@ -176,16 +326,23 @@ impl PeerAccess {
 
     /// Ends the access of another device, once the work posted to it is complete.
     pub(crate) fn revoke(&self, device: u32) {
-        let Some(peer) = self.state.lock().peers.remove(&device) else {
+        let mut state = self.state.lock();
+        let State {
+            mappings, peers, ..
+        } = &mut *state;
+        let Some(peer) = peers.remove(&device) else {
             return;
         };
         for address in peer.mapped {
-            unmap(&peer.link, address);
+            if let Some(mapping) = mappings.get(&address) {
+                // A session that is over has nothing mapped any more.
+                let _ = mapping.end(&self.link, &peer.link, address);
+            }
         }
     }
 
     /// Passes a mapping on to a device. Meanwhile it may be unmapped, or the access end.
-    fn pass(&self, device: u32, address: u64, mapping: Mapping) -> Result<()> {
+    fn pass(&self, device: u32, address: u64, mapping: &Mapping) -> Result<()> {
         let link = {
             let state = self.state.lock();
             match state.peers.get(&device) {
@@ -193,19 +350,17 @@ impl PeerAccess {
                 _ => return Ok(()),
             }
         };
-        let mapped = map(&self.link, &link, address, address, mapping.size);
+        let mapped = mapping.begin(&self.link, &link, address);
         let mut state = self.state.lock();
-        let is_there = state.mappings.get(&address) == Some(&mapping);
+        let found = state.mappings.get(&address);
+        let is_there = found.is_some_and(|found| found.id == mapping.id);
         let peer = state.peers.get_mut(&device).filter(|_| is_there);
         match (mapped, peer) {
             (Ok(()), Some(peer)) => {
                 peer.mapped.insert(address);
                 Ok(())
             }
-            (Ok(()), None) => {
-                unmap(&link, address);
-                Ok(())
-            }
+            (Ok(()), None) => mapping.end(&self.link, &link, address),
             (Err(status), Some(_)) => Err(status),
             (Err(_), None) => Ok(()),
         }

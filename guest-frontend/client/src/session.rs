@@ -377,7 +377,16 @@ impl Session {
     /// # Errors
     /// Errors of the hosts.
     pub fn peer_attributes_of(&self, accessing: &Monitor) -> Result<[u64; 5]> {
-        accessing.peer_attributes_to(&self.link)
+        accessing.peer_attributes_to(|call| self.link.call(call))
+    }
+
+    /// Calls the host for another library of the process, which has encoded the call with
+    /// this number. Returns the bytes of the reply.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub fn forward(&self, number: u16, payload: &[u8]) -> Result<Vec<u8>> {
+        self.link.forward(number, payload)
     }
 
     /// Gives this device access to memory that the program mapped on another, or ends it.

@@ -183,6 +183,32 @@ impl Streams {
         }
     }
 
+    /// Whether no work is in flight. Asks the host about work that is not known to be complete.
+    ///
+    /// # Errors
+    /// The error of failed work.
+    pub(crate) fn are_idle(&self) -> Result<bool> {
+        let complete = self.progress.complete();
+        let busy: Vec<Arc<Stream>> = {
+            let live = self.live.lock();
+            let busy = live.iter();
+            busy.filter(|stream| is_busy(stream.progress(), complete))
+                .cloned()
+                .collect()
+        };
+        for stream in busy {
+            let posted = stream.progress().posted();
+            let handle = stream.handle();
+            match self.link.call(&StreamQuery { stream: handle }) {
+                Ok(()) => stream.progress().finish(posted),
+                Err(Status::NOT_READY) => return Ok(false),
+                Err(status) => return Err(status),
+            }
+        }
+        self.settle();
+        Ok(self.progress.posted() <= self.progress.complete())
+    }
+
     /// The only stream with work that is not known to be complete, if there is only one.
     fn sole_busy_stream(&self) -> Option<StreamHandle> {
         let complete = self.progress.complete();

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use crate::connection::Link;
 use crate::error::Result;
 use crate::host_view::HostViews;
+use crate::managed_home;
 use crate::memory::DeviceMemory;
 use crate::objects::graph_memory::GraphMemory;
 use crate::shared_memory::{Kind, SharedMemory, SharedName};
@@ -329,7 +330,8 @@ impl VirtualMemory {
         self.space.lock().locations(address, size)
     }
 
-    /// Frees all of the session's allocations except those of this module and of graphs
+    /// Frees all of the session's allocations except those of this module, of graphs, and of
+    /// other devices' managed memory
     /// (cuDevicePrimaryCtxReset).
     ///
     /// # Errors
@@ -337,6 +339,7 @@ impl VirtualMemory {
     pub fn clear_others(&self) -> Result<()> {
         let space = self.space.lock();
         let kept = space.memory().chain(GraphMemory::addresses());
+        let kept = kept.chain(managed_home::addresses());
         self.memory.clear(&kept.collect())
     }
 

@@ -1,4 +1,5 @@
-//! The connections to the VM's devices: opened on demand, closed when idle.
+//! The connections to the VM's devices: opened on demand, closed when idle. A process that
+//! uses CUDA needs none.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use crate::code::{Code, Result};
+use crate::sys::session;
 
 /// How long an idle connection is kept.
 const IDLE: Duration = Duration::from_secs(5);
@@ -36,6 +38,8 @@ struct Inner {
     /// Constant facts outlive connections.
     snapshots: BTreeMap<u32, Arc<Snapshot>>,
     count: Option<u32>,
+    /// The process's sessions did not answer a query.
+    sessions_failed: bool,
     used: Option<Instant>,
     /// Whether a thread that closes idle connections is running.
     watched: bool,
@@ -134,6 +138,7 @@ impl Devices {
             if inner.monitors.get(&ordinal).is_some_and(failed) {
                 inner.monitors.remove(&ordinal);
             }
+            inner.sessions_failed |= monitor.is_over_session();
         }
         Err(Code::GPU_IS_LOST)
     }
@@ -145,8 +150,18 @@ impl Devices {
         if let Some(monitor) = inner.monitors.get(&ordinal) {
             return Ok(Arc::clone(monitor));
         }
-        let config = inner.config()?;
-        let monitor = Monitor::open(&config, ordinal).map_err(|error| Code::from(&error))?;
+        // Programs of NVML and CUDA have a session already.
+        let shared = match inner.sessions_failed {
+            true => None,
+            false => session::monitor(ordinal),
+        };
+        let monitor = match shared {
+            Some(monitor) => monitor,
+            None => {
+                let config = inner.config()?;
+                Monitor::open(&config, ordinal).map_err(|error| Code::from(&error))?
+            }
+        };
         let monitor = Arc::new(monitor);
         inner.peers.clear();
         inner.monitors.insert(ordinal, Arc::clone(&monitor));

@@ -94,6 +94,20 @@ pub enum Error {
     Output(#[source] std::io::Error),
 }
 
+/// Text for a terminal. Reasons come from workers and other hosts, which may be compromised, so
+/// that control characters are shown instead of obeyed.
+pub fn plain(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\n' | '\t' => shown.push(letter),
+            _ if letter.is_control() => shown.extend(letter.escape_default()),
+            _ => shown.push(letter),
+        }
+    }
+    shown
+}
+
 /// Prints bytes.
 pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), Error> {
     let mut stdout = std::io::stdout().lock();
@@ -116,4 +130,16 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
         serde_json::to_string_pretty(value).map_err(|error| Error::Output(error.into()))?;
     text.push('\n');
     print(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn control_characters_are_shown() {
+        assert_eq!(plain("it fails:\n\tμ"), "it fails:\n\tμ");
+        let hostile = "\u{1b}]52;c;cm0=\u{7}\r\u{9b}2J";
+        assert_eq!(plain(hostile), "\\u{1b}]52;c;cm0=\\u{7}\\r\\u{9b}2J");
+    }
 }

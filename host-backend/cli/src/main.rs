@@ -33,7 +33,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("paragpu: {}", error::chain(&error));
+            eprintln!("paragpu: {}", error::plain(&error::chain(&error)));
             ExitCode::FAILURE
         }
     }

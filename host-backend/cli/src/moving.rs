@@ -10,7 +10,7 @@ use paragpu_control::worker::Phase;
 
 use crate::arguments::{Migrate, Output};
 use crate::control::{Control, unexpected};
-use crate::error::{Error, print, print_json};
+use crate::error::{Error, plain, print, print_json};
 use crate::sessions::bytes;
 
 /// `paragpu migrate`. Fails where one of several sessions did not move.
@@ -56,7 +56,7 @@ pub fn url(to: &str) -> String {
 pub fn outcome_line(moved: &Moved) -> String {
     let Moved { session, vm, .. } = moved;
     match &moved.error {
-        Some(error) => format!("session {session} of {vm} did not move: {error}\n"),
+        Some(error) => format!("session {session} of {vm} did not move: {}\n", plain(error)),
         None => format!(
             "session {session} of {vm} moved: {}\n",
             took(&moved.figures)

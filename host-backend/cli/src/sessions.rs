@@ -8,7 +8,7 @@ use paragpu_control::admin::{
 
 use crate::arguments::{Output, Share};
 use crate::control::{Control, unexpected};
-use crate::error::{Error, print, print_json};
+use crate::error::{Error, plain, print, print_json};
 
 /// `paragpu list`.
 pub fn list(control: &Control, output: Output) -> Result<(), Error> {
@@ -48,7 +48,7 @@ fn last_written(checkpoint: &CheckpointInfo) -> String {
     let ago = format!("{} ago", age(checkpoint.age));
     match &checkpoint.error {
         None => ago,
-        Some(error) => format!("{ago}; since then {error}"),
+        Some(error) => format!("{ago}; since then {}", plain(error)),
     }
 }
 

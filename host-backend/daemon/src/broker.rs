@@ -65,6 +65,10 @@ use crate::{Error, confine, logging, sys};
 
 /// Grace period between a request to end and a kill.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long a session has room to begin, unless it does so earlier, and then for its first
+/// calls ([`Room`](crate::worker::Room)).
+const BEGINNING: Duration = Duration::from_millis(100);
+const FIRST_CALLS: Duration = Duration::from_millis(3);
 /// How long to accept no connections when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -371,7 +375,7 @@ impl Broker {
             Polled::Pending(key) => self.advance(key),
             Polled::Handshakes => self.finish_handshake_steps(),
             Polled::Waiting(position) => self.gave_up(position),
-            Polled::Control(key) => self.receive_from_worker(key),
+            Polled::Control(key) => self.receive_from_worker(key, supervise::MESSAGES),
             Polled::Process(key) => self.exited(key),
             Polled::Console(key) => self.console(key, flags),
             Polled::Metrics => self.accept_scrape(),
@@ -394,7 +398,7 @@ impl Broker {
         self.place_waiting();
         self.match_waiting();
         let restores = self.match_restores(now);
-        self.refill(now);
+        let refill = self.refill(now);
         self.kill_overdue(now);
         self.answer_listings(now);
         self.end_overdue_migrations(now);
@@ -426,6 +430,7 @@ impl Broker {
             expiry,
             leases,
             restores,
+            refill,
         ]
         .into_iter()
         .flatten()

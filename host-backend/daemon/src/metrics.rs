@@ -80,6 +80,9 @@ fn add(to: &mut Counters, more: &Counters) {
 /// Bounds in seconds of the histograms of downtime and delay.
 const PAUSES: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0];
 
+/// Longest pause that is counted, in seconds: a day.
+const LONGEST: f64 = 86_400.0;
+
 /// A histogram of durations.
 #[derive(Debug, Clone, Copy, Default)]
 struct Durations {
@@ -91,6 +94,8 @@ struct Durations {
 
 impl Durations {
     fn add(&mut self, seconds: f64) {
+        // A compromised worker may report any.
+        let seconds = seconds.clamp(0.0, LONGEST);
         let bucket = PAUSES.iter().position(|bound| seconds <= *bound);
         if let Some(count) = self.counts.get_mut(bucket.unwrap_or(PAUSES.len())) {
             *count += 1;
@@ -300,12 +305,14 @@ impl Report {
         for ((vm, gpu), (counters, _)) in &self.by_vm {
             let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
             let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e9);
-            let buckets: Vec<(f64, u64)> = bounds.chain([f64::MAX]).zip(counters.latency).collect();
+            // A compromised worker may report any counts, and the encoder adds them up.
+            let counts = counters.latency.map(|count| count.min(u64::MAX >> 8));
+            let buckets: Vec<(f64, u64)> = bounds.chain([f64::MAX]).zip(counts).collect();
             metric
                 .encode_family(&labels)?
                 .encode_histogram::<NoLabelSet>(
                     counters.waited as f64 / 1e9,
-                    counters.latency.iter().sum(),
+                    counts.iter().sum(),
                     &buckets,
                     None,
                 )?;
@@ -480,6 +487,36 @@ mod tests {
         counters.latency[0] = 1;
         counters.latency[BOUNDS.len()] = 1;
         counters
+    }
+
+    #[test]
+    fn any_counters_of_a_worker_are_encoded() {
+        let most = Counters {
+            waited: u64::MAX,
+            device_memory: u64::MAX,
+            latency: [u64::MAX; BOUNDS.len() + 1],
+            ..Counters::NONE
+        };
+        let mut ended = Ended::default();
+        ended.add("a", "cuda:0", &most);
+        ended.add("a", "cuda:0", &most);
+        let mut report = Report::new(&ended);
+        report.session("a", "cuda:0", Some(&most));
+        report.moves.add(&Figures {
+            blackout_ms: f64::MAX,
+            longest_delay_ms: -f64::MAX,
+            ..Figures::default()
+        });
+        let text = report.encode();
+        assert!(text.contains("call_seconds_count"));
+        assert!(
+            text.contains("paragpu_move_downtime_seconds_sum 86400.0\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("paragpu_move_delay_seconds_sum 0.0\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -29,6 +29,8 @@ const CREDIT: Duration = Duration::from_millis(100);
 const NOTICE: Duration = Duration::from_millis(10);
 /// Upper limit, in seconds, for the computed rest of a turn.
 const LONGEST_WAIT: f64 = 60.0;
+/// Maximum number of absent owners whose debts a GPU remembers.
+const MAX_ABSENT: usize = 1024;
 /// If a kernel still runs this long after the end of the turn, other sessions launch
 /// concurrently, as without shares.
 const OVERRUN: Duration = Duration::from_secs(1);
@@ -67,6 +69,7 @@ struct Gpu {
     /// Whether its sessions take turns.
     paced: bool,
     runners: BTreeMap<u64, Runner>,
+    /// Of owners with sessions, and of those that left with a [debt](Clock::debt).
     clocks: BTreeMap<Owner, Clock>,
     /// The least [`Clock::time`] of the owners with work; it never decreases. A returning
     /// owner starts at most [`CREDIT`] behind it.
@@ -143,6 +146,13 @@ impl Clock {
         self.time = self.time.max(floor - credit);
     }
 
+    /// GPU seconds that the owner used beyond its share. Without memory of it, an owner would
+    /// get rid of it by ending its sessions and starting new ones.
+    fn debt(&self, floor: f64) -> f64 {
+        let ahead = (self.time - floor) * f64::from(self.share.weight);
+        ahead.max(0.0).max(self.wait().as_secs_f64())
+    }
+
     fn is_capped(&self) -> bool {
         self.share.cap < 100
     }
@@ -175,11 +185,13 @@ impl Shares {
     }
 
     /// Removes a session that has ended.
-    pub fn leave(&mut self, session: u64) {
+    pub fn leave(&mut self, session: u64, now: Instant) {
         for gpu in self.gpus.values_mut() {
-            gpu.runners.remove(&session);
+            if gpu.runners.contains_key(&session) {
+                gpu.charge(now);
+                gpu.runners.remove(&session);
+            }
         }
-        self.gpus.retain(|_, gpu| !gpu.runners.is_empty());
         self.given.remove(&Owner::Session(session));
         let gpus = &self.gpus;
         self.given.retain(|owner, _| match owner {
@@ -269,7 +281,7 @@ impl Shares {
                 clock.share = share;
                 owners.insert(runner.owner.clone());
             }
-            gpu.clocks.retain(|owner, _| owners.contains(owner));
+            gpu.forget_absent(&owners);
             for (session, runner) in &mut gpu.runners {
                 if runner.notified != gpu.paced {
                     runner.notified = gpu.paced;
@@ -278,6 +290,7 @@ impl Shares {
                 }
             }
         }
+        gpus.retain(|_, gpu| !gpu.runners.is_empty() || !gpu.clocks.is_empty());
         self.gpus = gpus;
         notices
     }
@@ -325,6 +338,29 @@ fn configured(host: &Host, vm: &str) -> Option<TimeShare> {
 }
 
 impl Gpu {
+    /// Removes the clocks of absent owners without debts, and of those with the least if there
+    /// are too many.
+    fn forget_absent(&mut self, present: &BTreeSet<Owner>) {
+        // Without others, nobody is owed time.
+        let floor = match self.runners.is_empty() {
+            true => f64::INFINITY,
+            false => self.floor,
+        };
+        let absent = self
+            .clocks
+            .iter()
+            .filter(|(owner, _)| !present.contains(owner));
+        let absent = absent.map(|(owner, clock)| (clock.debt(floor), owner.clone()));
+        let mut absent: Vec<_> = absent.collect();
+        absent.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        for (place, (debt, owner)) in absent.into_iter().enumerate() {
+            let may_return = matches!(owner, Owner::Vm(_));
+            if debt == 0.0 || !may_return || place >= MAX_ABSENT {
+                self.clocks.remove(&owner);
+            }
+        }
+    }
+
     /// The owners that have work.
     fn active(&self) -> BTreeSet<Owner> {
         let runners = self.runners.values();

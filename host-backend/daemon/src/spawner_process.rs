@@ -3,9 +3,9 @@
 //!
 //! It is forked before the daemon has a thread, a connection or a secret, and is the only
 //! process with privileges: CAP_SETUID and CAP_SETGID over a range of users, and
-//! CAP_CHOWN. The daemon drops its own unless it is root. The spawner serves three
+//! CAP_CHOWN. The daemon drops its own unless it is root. The spawner serves four
 //! requests over one socket and exits when that closes: start a worker, from the program
-//! that it opened at its own start; transfer an empty directory of its user to a VM's
+//! that it opened at its own start; create a process for the next one; transfer an empty directory of its user to a VM's
 //! user; empty a VM's directory. It checks all of them.
 //!
 //! A worker's user namespace maps only that range, so neither the worker nor a process
@@ -13,7 +13,8 @@
 //! user of the range, because it opens its GPU before it has a VM, and becomes its VM's
 //! user before it receives the guest's hello. It is the daemon's child, so that the
 //! daemon sees it exit. After the first worker, a process with namespaces waits to become
-//! the next one, because creating them takes longer than everything else.
+//! the next one, because creating them takes longer than everything else. The daemon has it
+//! created when no session begins, so that it takes no processor time from one.
 #![forbid(unsafe_code)]
 
 use std::ffi::{CString, OsString};
@@ -47,6 +48,8 @@ enum Request {
     Give { user: u32 },
     /// Empty the directory, as this user of the range.
     Empty { user: u32 },
+    /// Create a process for the next worker. Not answered.
+    Prepare,
 }
 
 /// The reply.
@@ -71,6 +74,9 @@ impl Message for Reply {
 pub struct SpawnerProcess {
     socket: Control,
     users: u32,
+    /// Whether a process waits to become the next worker, or nobody knows which kind it
+    /// would be.
+    prepared: bool,
 }
 
 impl SpawnerProcess {
@@ -111,6 +117,7 @@ impl SpawnerProcess {
         let apart = Self {
             socket: ours,
             users: map.count,
+            prepared: true,
         };
         // The spawner reports whether it can start workers.
         apart.receive_reply(&mut Inbox::default())?;
@@ -128,13 +135,23 @@ impl SpawnerProcess {
     ///
     /// # Errors
     /// One sentence.
-    pub fn spawn(&self, spawn: &Spawn) -> Result<(u32, OwnedFd, Control), String> {
+    pub fn spawn(&mut self, spawn: &Spawn) -> Result<(u32, OwnedFd, Control), String> {
         let (ours, theirs) = Control::pair().map_err(|error| error.to_string())?;
         let mut inbox = Inbox::default();
         let request = Request::Start(Box::new(spawn.clone()));
+        self.prepared = false;
         let pid = self.request(&request, theirs.as_fd(), &mut inbox)?;
         let pidfd = inbox.fds.pop().ok_or("the spawner returned no process")?;
         Ok((pid, pidfd, ours))
+    }
+
+    /// Has the process for the next worker created, unless it is there. Does not wait.
+    pub fn prepare(&mut self) {
+        if !self.prepared {
+            // If the spawner is lost, the next request reports it.
+            let _ = self.socket.send(&Request::Prepare, &[]);
+            self.prepared = true;
+        }
     }
 
     /// Transfers an empty directory to this user.
@@ -247,11 +264,17 @@ impl Privileged {
         while socket.receive(&mut inbox, true).is_ok() {
             let fds = std::mem::take(&mut inbox.fds);
             let outcome = match (inbox.message(), <[OwnedFd; 1]>::try_from(fds)) {
+                (Ok(Request::Prepare), _) => {
+                    if self.spare.is_none() {
+                        // A failure is reported by the next request.
+                        self.spare = self.spare(self.last).ok();
+                    }
+                    continue;
+                }
                 (Ok(request), Ok([fd])) => self.carry_out(request, &fd),
                 (Err(error), _) => Err(error.to_string()),
                 (_, Err(fds)) => Err(format!("{} descriptors were received", fds.len())),
             };
-            let started = matches!(outcome, Ok(Some(_)));
             let sent = match outcome {
                 Ok(Some((pid, pidfd))) => socket.send(&Reply::Done { pid }, &[pidfd.as_fd()]),
                 Ok(None) => socket.send(&Reply::Done { pid: 0 }, &[]),
@@ -259,10 +282,6 @@ impl Privileged {
             };
             if sent.is_err() {
                 break;
-            }
-            if started {
-                // A failure is reported by the next request.
-                self.spare = self.spare(self.last).ok();
             }
         }
         DONE
@@ -343,6 +362,7 @@ impl Privileged {
                 self.run(Namespaces::Users, removed)?;
                 Ok(None)
             }
+            Request::Prepare => Ok(None),
         }
     }
 

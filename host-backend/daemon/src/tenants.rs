@@ -256,6 +256,9 @@ impl Tenants {
     /// Applies the limits of a certificate that a guest of the VM presented.
     pub fn certify(&mut self, identity: &Arc<Identity>, host: &Host) {
         let vm = &identity.vm;
+        // Those of guests that were refused.
+        let accounts = &self.accounts;
+        self.certified.retain(|vm, _| accounts.contains_key(vm));
         self.certified.insert(vm.clone(), Arc::clone(identity));
         self.apply_limits(host, vm, self.certified_memory(vm));
     }

@@ -32,6 +32,25 @@ pub enum State {
     Leaving,
 }
 
+/// A session that begins takes processor time. Until it has had some, workers that nobody
+/// waits for are not started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Room {
+    /// It makes its first calls: half of the idle workers are enough, until this time.
+    Calls(Instant),
+    /// It begins: idle workers are not needed, until this time if it does not begin earlier.
+    Begins(Instant),
+}
+
+impl Room {
+    /// When it is over.
+    #[must_use]
+    pub fn end(self) -> Instant {
+        let (Self::Calls(end) | Self::Begins(end)) = self;
+        end
+    }
+}
+
 /// The control socket of a worker. Closing it closes the descriptors in its unread
 /// messages, so a thread does it.
 #[derive(Debug)]
@@ -89,6 +108,8 @@ pub struct Worker {
     pub ending: bool,
     /// When it is killed if it has not exited.
     pub deadline: Option<Instant>,
+    /// What its session needs while it begins.
+    pub room: Option<Room>,
     /// Whether it is a child of this process, which must reap it.
     child: bool,
     /// Whether it becomes its VM's user.
@@ -125,7 +146,7 @@ impl Worker {
     /// # Errors
     /// One sentence.
     pub fn start_apart(
-        apart: &SpawnerProcess,
+        apart: &mut SpawnerProcess,
         spawn: &Spawn,
         ordinal: u32,
     ) -> Result<Self, String> {
@@ -156,6 +177,7 @@ impl Worker {
             queried: false,
             ending: false,
             deadline: None,
+            room: None,
             child: false,
             apart: false,
         }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 #[cfg(doc)]
 use paragpu_device::WorkDevice;
-use paragpu_device::{ContextDevice, Error, GraphId, Result, StreamId, Variable};
+use paragpu_device::{ContextDevice, Error, GraphId, Image, Result, StreamId, Variable};
 use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
 
@@ -58,7 +58,7 @@ pub(crate) struct LoadedModule {
 
 /// The image of a module, and the names found in it.
 struct Code {
-    image: Box<[u8]>,
+    image: Image,
     /// The device's compute capability, times ten.
     arch: Option<u32>,
     /// Names of its variables, or why they are unknown.
@@ -66,9 +66,9 @@ struct Code {
 }
 
 impl Code {
-    fn new(image: &[u8], arch: Option<u32>) -> Arc<Self> {
+    fn new(image: Image, arch: Option<u32>) -> Arc<Self> {
         Arc::new(Self {
-            image: image.into(),
+            image,
             arch,
             names: OnceLock::new(),
         })

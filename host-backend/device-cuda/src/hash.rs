@@ -143,7 +143,7 @@ mod tests {
         device
             .copy(base + skip, at, whole, StreamId::LEGACY)
             .unwrap();
-        let (module, _) = device.module_load(text().as_bytes(), &[]).unwrap();
+        let (module, _) = device.module_load(&text().as_str().into(), &[]).unwrap();
         let kernel = device.module_function(module, NAME).unwrap();
         let out = base + 3 * CHUNK;
         let parameters = [base + skip, each, out].map(u64::to_le_bytes).concat();

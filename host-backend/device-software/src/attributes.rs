@@ -19,8 +19,6 @@ pub struct Options {
     /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` allows it. Without them, random
     /// access is slower.
     pub shareable: bool,
-    /// Whether threads start with the first work, instead of when the device is opened.
-    pub lazy: bool,
 }
 
 impl Default for Options {
@@ -36,7 +34,6 @@ impl Default for Options {
             compute_capability: (12, 1),
             cores,
             shareable: false,
-            lazy: false,
         }
     }
 }

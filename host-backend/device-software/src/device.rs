@@ -92,18 +92,12 @@ impl SoftwareDevice {
     /// Opens device `ordinal` with `options` and addresses in `regions`.
     ///
     /// # Errors
-    /// `OPERATING_SYSTEM` if the arena's addresses are in use or threads cannot be started.
+    /// `OPERATING_SYSTEM` if the arena's addresses are in use.
     pub fn open(options: &Options, ordinal: u32, regions: Regions) -> Result<Self> {
         let memory = Memory::new(regions.arena, options.memory).map_err(|e| memory_error(&e))?;
         let memory = Arc::new(memory);
         let (start, bytes) = place(&memory, &[], CHUNK).map_err(|e| memory_error(&e))?;
-        let scheduler =
-            Scheduler::new(options.cores.max(1) as usize, !options.lazy).map_err(|e| {
-                Error::new(
-                    Status::OPERATING_SYSTEM,
-                    format!("cannot start threads: {e}"),
-                )
-            })?;
+        let scheduler = Scheduler::new(options.cores.max(1) as usize);
         let shared = u64::from(SHARED_OPTIN);
         let limits = [
             (0, 1024),

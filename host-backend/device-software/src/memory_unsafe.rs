@@ -426,15 +426,11 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether every byte of the range belongs to live mappings or one registration. For
-    /// ranges of host operations.
+    /// Whether every byte of the range belongs to live mappings, or to registrations and
+    /// memory of other devices. For ranges of host operations.
     #[must_use]
     pub fn reachable(&self, address: u64, size: u64) -> bool {
-        let Some(end) = address.checked_add(size) else {
-            return false;
-        };
-        let registered = |&(a, e): &(u64, u64)| address >= a && end <= e;
-        self.is_mapped(address, size) || self.host.read().iter().any(registered)
+        self.is_mapped(address, size) || self.host_check(address, size)
     }
 
     /// Whether every byte of the range belongs to live mappings.
@@ -483,10 +479,18 @@ impl Memory {
         let Some(end) = address.checked_add(size) else {
             return false;
         };
-        self.host
-            .read()
+        let host = self.host.read();
+        let mut at = address;
+        while let Some((_, stop)) = host
             .iter()
-            .any(|&(a, e)| address >= a && end <= e)
+            .find(|(start, stop)| (start..stop).contains(&&at))
+        {
+            at = *stop;
+            if end <= at {
+                return true;
+            }
+        }
+        false
     }
 
     /// Loads one aligned element of 1, 2, 4 or 8 bytes. Returns `None` outside mapped

@@ -157,25 +157,25 @@ struct Inner {
     /// Notifies threads that wait for completion.
     done: Condvar,
     threads: usize,
+    /// The threads, once they are started.
+    started: OnceLock<Mutex<Vec<JoinHandle<()>>>>,
 }
 
 /// The scheduler of one device.
 pub struct Scheduler {
     inner: Arc<Inner>,
-    /// The threads, once they are started.
-    threads: OnceLock<Vec<JoinHandle<()>>>,
+    /// Starts the threads.
+    starter: Option<JoinHandle<()>>,
 }
 
 /// The stream that every device has.
 pub const LEGACY: u64 = 0;
 
 impl Scheduler {
-    /// Creates a scheduler with `threads` pool threads and the two others, which start at
-    /// once or with the first work.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
-    pub fn new(threads: usize, at_once: bool) -> std::io::Result<Self> {
+    /// Creates a scheduler with `threads` pool threads and two others. They start with the
+    /// first work, if not [before](Self::begin).
+    #[must_use]
+    pub fn new(threads: usize) -> Self {
         let mut state = State {
             next: 1,
             next_stream: 1,
@@ -194,29 +194,27 @@ impl Scheduler {
             host: Condvar::new(),
             done: Condvar::new(),
             threads,
+            started: OnceLock::new(),
         });
-        let started = OnceLock::new();
-        if at_once {
-            let _ = started.set(inner.start_threads()?);
-        }
-        Ok(Self {
+        Self {
             inner,
-            threads: started,
-        })
+            starter: None,
+        }
     }
 
-    /// Starts the threads if they are not running. If that fails, so does the device.
+    /// Starts the threads without waiting for them.
+    pub fn begin(&mut self) {
+        let inner = Arc::clone(&self.inner);
+        let starter = std::thread::Builder::new().name("software-start".into());
+        // Otherwise the first work starts them.
+        self.starter = starter.spawn(move || inner.need_threads()).ok();
+    }
+
+    /// Starts the threads if nobody did. Those that are being started find the work.
     fn need_threads(&self) {
-        self.threads.get_or_init(|| {
-            self.inner.start_threads().unwrap_or_else(|error| {
-                let error = Error::new(
-                    Status::OPERATING_SYSTEM,
-                    format!("cannot start threads: {error}"),
-                );
-                self.inner.fail(&mut self.inner.state.lock(), error);
-                Vec::new()
-            })
-        });
+        if self.starter.is_none() {
+            self.inner.need_threads();
+        }
     }
 
     /// Number of pool threads.
@@ -365,7 +363,11 @@ impl Drop for Scheduler {
         }
         self.inner.work.notify_all();
         self.inner.host.notify_all();
-        for thread in self.threads.take().unwrap_or_default() {
+        if let Some(starter) = self.starter.take() {
+            let _ = starter.join();
+        }
+        let started = self.inner.started.get();
+        for thread in started.map_or_else(Vec::new, |all| std::mem::take(&mut *all.lock())) {
             let _ = thread.join();
         }
         // Dropped here, because work that never ran holds memory and modules.
@@ -432,6 +434,21 @@ impl State {
 }
 
 impl Inner {
+    /// Starts the threads if they are not running. If that fails, so does the device.
+    fn need_threads(self: &Arc<Self>) {
+        self.started.get_or_init(|| {
+            let started = self.start_threads().unwrap_or_else(|error| {
+                let error = Error::new(
+                    Status::OPERATING_SYSTEM,
+                    format!("cannot start threads: {error}"),
+                );
+                self.fail(&mut self.state.lock(), error);
+                Vec::new()
+            });
+            Mutex::new(started)
+        });
+    }
+
     fn start_threads(self: &Arc<Self>) -> std::io::Result<Vec<JoinHandle<()>>> {
         let named = |name: String| std::thread::Builder::new().name(name);
         let mut handles = Vec::new();

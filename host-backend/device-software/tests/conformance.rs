@@ -19,7 +19,6 @@ fn conforms() {
     );
     let shareable = SoftwarePlatform::with_options(Options {
         shareable: true,
-        lazy: true,
         ..options.clone()
     });
     conformance::memory(&shareable);

@@ -358,7 +358,7 @@ pub fn host_access(platform: &dyn Platform) -> bool {
         assert!(device.host_access(address, size, legacy).is_none());
     }
     assert!(device.host_access(a, 1, StreamId(u64::MAX)).is_none());
-    let (module, _) = device.module_load(STORES.as_bytes(), &[]).expect("module");
+    let (module, _) = device.module_load(&STORES.into(), &[]).expect("module");
     let (variable, bytes) = device.module_global(module, "variable").expect("variable");
     assert!(device.host_access(variable, bytes, legacy).is_none());
     // After work of the stream, or of one that it waits for.

@@ -14,6 +14,10 @@ pub trait ContextDevice {
     /// The error of failed work.
     fn context_query(&mut self) -> Result<bool>;
 
+    /// The session begins, and its process is confined. A device's own threads start now or
+    /// later, because what confines a thread confines only those that it starts afterwards.
+    fn begin(&mut self) {}
+
     /// The layout of the GPU's TPCs: 128 bytes with the cluster of each, 128 with its
     /// index there.
     ///

@@ -18,6 +18,9 @@ pub enum Access {
     ReadWrite,
 }
 
+/// The export of a mapping, for any thread.
+pub type Export = Box<dyn FnOnce() -> Result<OwnedFd> + Send>;
+
 /// Memory of a device.
 pub trait MemoryDevice {
     /// Changes the device's address ranges to `regions`, before anything is mapped. Returns
@@ -85,6 +88,16 @@ pub trait MemoryDevice {
             Status::NOT_SUPPORTED,
             "this device's memory cannot be handed over",
         ))
+    }
+
+    /// Prepares [`memory_export`](Self::memory_export) for another thread, on which it may take
+    /// its time. The memory lives until then, even if it is unmapped.
+    ///
+    /// # Errors
+    /// Those of `memory_export`, some of which may only come from the [`Export`].
+    fn memory_exporter(&mut self, address: u64) -> Result<Export> {
+        let exported = self.memory_export(address)?;
+        Ok(Box::new(|| Ok(exported)))
     }
 
     /// As [`memory_export`](Self::memory_export), for a session that keeps using the memory

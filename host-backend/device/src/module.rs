@@ -1,5 +1,8 @@
 //! Modules, kernels and variables.
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 use paragpu_protocol::status::Status;
 
 use crate::{Error, FunctionId, Launch, ModuleId, Result};
@@ -39,6 +42,36 @@ pub struct LinkInput<'a> {
     pub image: &'a [u8],
 }
 
+/// The bytes of an image. They may be many megabytes, so copies share them.
+#[derive(Debug, Clone)]
+pub struct Image(Arc<Vec<u8>>);
+
+impl Deref for Image {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<Arc<Vec<u8>>> for Image {
+    fn from(bytes: Arc<Vec<u8>>) -> Self {
+        Self(bytes)
+    }
+}
+
+impl From<&[u8]> for Image {
+    fn from(bytes: &[u8]) -> Self {
+        Self(Arc::new(bytes.to_vec()))
+    }
+}
+
+impl From<&str> for Image {
+    fn from(text: &str) -> Self {
+        text.as_bytes().into()
+    }
+}
+
 /// Long-running work for another thread.
 pub type Survey = Box<dyn FnOnce() + Send>;
 
@@ -49,7 +82,7 @@ pub trait ModuleDevice {
     ///
     /// # Errors
     /// `INVALID_IMAGE`, `INVALID_PTX`, `NO_BINARY_FOR_GPU`, …
-    fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)>;
+    fn module_load(&mut self, image: &Image, options: &[(u32, u32)]) -> Result<(ModuleId, String)>;
 
     /// Links inputs into one loadable image, and returns the linker's log. If linking fails,
     /// the log is the error's text.

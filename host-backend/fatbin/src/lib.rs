@@ -215,6 +215,15 @@ fn decompress(entry: &Entry<'_>) -> Result<String, ImageError> {
     text(contents(entry, MAX_PTX)?.into_owned())
 }
 
+/// Whether an image is text: neither a container nor machine code.
+#[must_use]
+pub fn is_text(image: &[u8]) -> bool {
+    !matches!(
+        u32_at(image, 0),
+        Ok(CONTAINER_MAGIC | WRAPPER_MAGIC | ELF_MAGIC)
+    )
+}
+
 /// Decompressed size of the code in an image that a device of one compute capability may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unpacked {

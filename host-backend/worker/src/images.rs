@@ -25,6 +25,8 @@ use crate::session::host_account::{Charge, HostAccount};
 
 /// Maximum number of bytes of one image.
 const MAX_BYTES: u64 = 1 << 30;
+/// Images of at least so many bytes are hashed by several threads.
+const LONG: usize = 1 << 20;
 /// Maximum number of images in transfer per session.
 const MAX_CONCURRENT: usize = 8;
 
@@ -339,7 +341,7 @@ impl Stored {
         let Ok(bytes) = std::fs::read(path) else {
             return missing();
         };
-        if blake3::hash(&bytes) != self.hash {
+        if hash_of(&bytes) != self.hash {
             tracing::error!(path = %path.display(), "an image changed on disk and was removed");
             let _ = std::fs::remove_file(path);
             return missing();
@@ -349,6 +351,14 @@ impl Stored {
             let _ = file.set_modified(SystemTime::now());
         }
         Ok(Arc::new(bytes))
+    }
+}
+
+/// The hash of an image, for which a program waits.
+fn hash_of(image: &[u8]) -> blake3::Hash {
+    match image.len() < LONG {
+        true => blake3::hash(image),
+        false => blake3::Hasher::new().update_rayon(image).finalize(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use paragpu_control::exchange::{Ask, Offer};
 use paragpu_device::Access;
 use paragpu_protocol::handle::{ObjectKind, ShadowAddress};
+use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     HostUnmap, MemAlias, MemAliasEnd, MemLeave, MemMap, MemOffer, MemTake, MemUnmap, PeerAsk,
@@ -159,7 +160,9 @@ impl Sharing {
     ) -> Outcome<()> {
         /// CUDA_ERROR_INVALID_CONTEXT: the memory belongs to the process itself.
         const INVALID_CONTEXT: Status = Status(201);
-        if self.is_own(&call.token) {
+        // Elsewhere it has the memory at a second address, where other devices have it, too.
+        let is_in_arena = Regions::holds(gpu.regions().arena, call.address, call.size);
+        if is_in_arena && self.is_own(&call.token) {
             return fail(INVALID_CONTEXT, "the session offers this memory itself");
         }
         let Some((offer, offered)) = self.find(call.token) else {

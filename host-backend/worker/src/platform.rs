@@ -44,7 +44,5 @@ fn software(arguments: &Arguments) -> paragpu_device_software::Options {
             .unwrap_or(default.compute_capability),
         cores: arguments.software_cores.unwrap_or(default.cores),
         shareable: arguments.software_shareable,
-        // A change of user must be applied to each running thread.
-        lazy: arguments.apart,
     }
 }

@@ -190,6 +190,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     }
     let own = images.directory.as_deref();
     confine::finish(arguments.device, own, arguments.apart);
+    warm.device.begin();
     let waiting = Arc::new(Waiting::new()?);
     let (regions, patience) = (warm.regions, assigned.patience);
     let mut guest_memory = None;

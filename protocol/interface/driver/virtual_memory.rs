@@ -97,6 +97,7 @@ fn cuMemRelease(handle: u64);
 
 /// Returns the handle of the memory mapped at an address, with another reference.
 #[since(11000)]
+#[host]
 fn cuMemRetainAllocationHandle(handle: Out<u64>, addr: *mut c_void);
 
 /// Sets the access of the device and the program to mapped memory.

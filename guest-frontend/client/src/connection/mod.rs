@@ -2,6 +2,7 @@
 //! Waiting threads read the replies: [`receive`].
 
 pub mod connect;
+mod pause;
 mod pinned;
 mod receive;
 mod reconnect;
@@ -15,6 +16,7 @@ use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{
@@ -64,6 +66,8 @@ struct Outgoing {
     look: usize,
     /// Number of earlier connections.
     generation: u64,
+    /// The only thread that may send, if there is one.
+    paused_by: Option<ThreadId>,
 }
 
 /// The receiving half.
@@ -187,6 +191,7 @@ impl Link {
                 kept: Retained::with_capacity(kept),
                 look: CHECK_INTERVAL,
                 generation: 0,
+                paused_by: None,
             }),
             incoming: Mutex::new(Incoming {
                 receiver: connection.receiver,
@@ -325,8 +330,42 @@ impl Link {
     where
         C: WireCall<'a>,
     {
-        self.check()?;
         let number = C::INFO.number;
+        let send = |index| {
+            encoded(call, |payload| {
+                self.send(number, index, payload, None, |_| {})
+            })
+        };
+        self.exchange(number, destination, send, |payload| {
+            match reply::decode::<C::Reply<'_>>(payload) {
+                Ok(Reply::Done(value)) => Ok(read(value)),
+                Ok(Reply::Failed(status, failure)) => Err(self.failed(status, failure.detail.0)),
+                Err(error) => Err(self.end(
+                    LOST,
+                    &format!("the reply to {} cannot be read: {error}", C::INFO.name),
+                )),
+            }
+        })
+    }
+
+    /// Sends a call that another library of the process encoded; returns the reply's bytes.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub(crate) fn forward(&self, number: u16, payload: &[u8]) -> Result<Vec<u8>> {
+        let send = |index| self.send(number, index, &[payload], None, |_| {});
+        self.exchange(number, None, send, |reply| Ok(reply.to_vec()))
+    }
+
+    /// Sends a call with `send`, waits for its reply and reads it with `read`.
+    fn exchange<R>(
+        &self,
+        number: u16,
+        destination: Option<HostRows>,
+        send: impl FnOnce(u16) -> Result<u64>,
+        read: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
+        self.check()?;
         let _waiting = statistics::count_synchronous(number);
         with_slot(&self.slots, |index, slot| {
             slot.begin(
@@ -334,11 +373,7 @@ impl Link {
                 destination,
                 REPLY.try_with(Cell::take).unwrap_or_default(),
             );
-            let sent = encoded(call, |payload| {
-                self.send(number, index, payload, None, |_| {})
-            })
-            .and_then(|_| self.flush());
-            if let Err(status) = sent {
+            if let Err(status) = send(index).and_then(|_| self.flush()) {
                 slot.take();
                 return Err(status);
             }
@@ -346,14 +381,7 @@ impl Link {
             let Some(payload) = slot.take() else {
                 return Err(self.check().err().unwrap_or(LOST));
             };
-            let result = match reply::decode::<C::Reply<'_>>(&payload) {
-                Ok(Reply::Done(value)) => Ok(read(value)),
-                Ok(Reply::Failed(status, failure)) => Err(self.failed(status, failure.detail.0)),
-                Err(error) => Err(self.end(
-                    LOST,
-                    &format!("the reply to {} cannot be read: {error}", C::INFO.name),
-                )),
-            };
+            let result = read(&payload);
             let _ = REPLY.try_with(|kept| kept.set(payload));
             result
         })
@@ -414,6 +442,11 @@ impl Link {
                 None if self.queue_up(&mut turn) => continue,
                 None => self.outgoing.lock(),
             };
+            if outgoing.is_paused() {
+                drop(outgoing);
+                self.await_resumed();
+                continue;
+            }
             if self.recovery.is_some() && self.is_full(&mut outgoing) {
                 drop(outgoing);
                 if self.queue_up(&mut turn) {

@@ -29,6 +29,8 @@ pub(super) struct Turns {
     sleepers: AtomicUsize,
     /// Threads that sleep, with their tickets.
     parked: Mutex<Vec<(u64, Thread)>>,
+    /// Held by a thread that keeps the others from sending.
+    pub(super) pausing: Mutex<()>,
 }
 
 impl Turns {

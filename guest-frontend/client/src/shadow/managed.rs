@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use paragpu_protocol::status::Status;
 use parking_lot::{Mutex, RwLock};
 
 use super::managed_range::{ManagedRange, Presence, Work};
@@ -107,6 +108,22 @@ impl ManagedRanges {
         };
         range.hand_over_part(address, size)?;
         Ok(true)
+    }
+
+    /// Changes where a range of device memory is, which has the program's changes. The program
+    /// waits meanwhile.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if the range is not inside managed memory that migrates; those of
+    /// `change`.
+    pub(crate) fn without_program<R>(
+        &self,
+        address: u64,
+        size: u64,
+        change: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let range = self.find(address, size).ok_or(Status::INVALID_VALUE)?;
+        range.without_program(address, size, change)
     }
 
     /// Before work that may use any of it.

@@ -301,6 +301,18 @@ impl ManagedRange {
         self.hand_over_units(&mut self.state.lock(), units)
     }
 
+    /// The same. Until `change` returns, the program waits if it accesses any of the memory.
+    pub(super) fn without_program<R>(
+        &self,
+        address: u64,
+        size: u64,
+        change: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let mut state = self.state.lock();
+        self.hand_over_units(&mut state, self.units(address, size))?;
+        change()
+    }
+
     fn hand_over_units(&self, state: &mut State, wanted: Range<usize>) -> Result<()> {
         let State {
             pages: Some(pages),

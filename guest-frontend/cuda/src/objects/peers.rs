@@ -5,6 +5,7 @@
 //! a device has access as long as any of these grants it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::once;
 use std::sync::OnceLock;
 
 use paragpu_client::Session;
@@ -149,20 +150,45 @@ pub fn enable_pools(accessing: u32, owner: u32) -> Result {
 /// # Errors
 /// Errors of the hosts.
 pub fn share_managed(owner: &Session) -> Result<bool> {
-    /// Whether all others can access a device's memory, by the number of that device.
-    static REACHED: [OnceLock<bool>; MAX_DEVICES as usize] =
-        [const { OnceLock::new() }; MAX_DEVICES as usize];
-    let ordinal = owner.ordinal();
-    let reached = REACHED.get(ordinal as usize);
-    if !reached.is_some_and(|known| *known.get_or_init(|| device::others_reach(owner))) {
+    if !is_reached(owner) {
         return Ok(false);
     }
+    let ordinal = owner.ordinal();
     let mut enabled = ENABLED.lock();
     if !enabled.managed.contains(&ordinal) {
         device::others_than(owner).try_for_each(|other| open(other, owner))?;
         enabled.managed.insert(ordinal);
     }
     Ok(true)
+}
+
+/// Whether all other devices that the program sees can access a device's memory.
+fn is_reached(owner: &Session) -> bool {
+    static REACHED: [OnceLock<bool>; MAX_DEVICES as usize] =
+        [const { OnceLock::new() }; MAX_DEVICES as usize];
+    let reached = REACHED.get(owner.ordinal() as usize);
+    reached.is_some_and(|known| *known.get_or_init(|| device::others_reach(owner)))
+}
+
+/// Moves managed memory that `owner` allocated to the device `ordinal`, if all others can
+/// access it there.
+///
+/// # Errors
+/// As [`ManagedMemory::move_to`](paragpu_client::managed_memory::ManagedMemory::move_to).
+pub fn move_managed(owner: &'static Session, ordinal: u32, address: u64, size: u64) -> Result {
+    if !owner.managed_memory().holds(address) {
+        return Ok(());
+    }
+    let to = device::session(ordinal)?;
+    if !is_reached(to) {
+        return Ok(());
+    }
+    // No session begins, and no two threads move memory at the same time.
+    let _enabled = ENABLED.lock();
+    let others = device::others_than(owner).map(Session::managed_memory);
+    let all: Vec<_> = once(owner.managed_memory()).chain(others).collect();
+    let memory = owner.managed_memory();
+    memory.move_to(to.managed_memory(), &all, address, size)
 }
 
 /// Allocates zeroed pinned memory of which each device has a copy.

@@ -68,7 +68,9 @@ fn allocate(session: &Session, size: u64) -> Result<u64> {
 pub(super) fn allocate_for_devices(session: &Session, size: u64) -> Result<Option<u64>> {
     if device::migrates(size)
         && peers::share_managed(session)?
-        && let Some(found) = session.managed_memory().allocate(size)?
+        && let Some(found) = session
+            .managed_memory()
+            .allocate(size, device::has_several())?
     {
         return Ok(Some(found));
     }
@@ -102,9 +104,18 @@ fn by_location(location: cudaMemLocation) -> Result<Location> {
 /// Sets the preferred location of a range.
 fn prefer(address: u64, size: u64, location: Location) -> Result {
     managed::advise(address, size, |entry| entry.preferred = location)?;
-    let memory = memory::owner(address)?.managed_memory();
+    let owner = memory::owner(address)?;
+    let memory = owner.managed_memory();
     memory.expect_program(address, size, location.is_host());
-    Ok(())
+    move_to(owner, address, size, location)
+}
+
+/// Moves migrating memory to the location, if that is a device.
+fn move_to(owner: &'static Session, address: u64, size: u64, location: Location) -> Result {
+    match location.is_device() && device::has_several() {
+        true => peers::move_managed(owner, device::ordinal(location.id)?, address, size),
+        false => Ok(()),
+    }
 }
 
 fn advise(address: CUdeviceptr, size: usize, advice: c_int, location: Result<Location>) -> Result {
@@ -154,9 +165,13 @@ fn prefetch(address: CUdeviceptr, size: usize, location: Location, stream: CUstr
 
 fn prefetch_range(address: u64, size: u64, location: Location) -> Result {
     managed::advise(address, size, |entry| entry.prefetched = location)?;
-    let memory = memory::owner(address)?.managed_memory();
+    let owner = memory::owner(address)?;
+    let memory = owner.managed_memory();
     match location.is_device() {
-        true => memory.prefetch_to_device(address, size),
+        true => {
+            memory.prefetch_to_device(address, size)?;
+            move_to(owner, address, size, location)
+        }
         false => {
             memory.expect_program(address, size, true);
             Ok(())

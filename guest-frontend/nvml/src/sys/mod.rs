@@ -25,6 +25,7 @@ pub mod mig;
 pub mod nvlink;
 pub mod pcie;
 pub mod process;
+pub(crate) mod session;
 pub mod system;
 pub mod thermal;
 pub mod topology;

@@ -405,10 +405,10 @@ impl Broker {
         }
     }
 
-    /// Assigns workers to waiting guests, in order. Refuses those that cannot get
-    /// one.
+    /// Assigns workers to waiting guests: VMs take turns, and each VM's guests are in order.
+    /// Refuses those that cannot get one.
     pub(super) fn match_waiting(&mut self) {
-        for mut waiting in std::mem::take(&mut self.arrivals.waiting) {
+        for mut waiting in self.arrivals.take_waiting() {
             if let Some(reason) = self.refusal_reason(&mut waiting) {
                 self.refuse(waiting.guest, &reason);
             } else if let Some(waiting) = self.assign(waiting) {
@@ -498,11 +498,18 @@ impl Broker {
             return None;
         }
         worker.state = State::Serving(facts.session);
-        Some(worker.pid)
+        let (pid, ordinal) = (worker.pid, worker.ordinal);
+        self.make_room(key, ordinal);
+        Some(pid)
     }
 
     fn hand_over(&mut self, key: u64, waiting: &Waiting) -> bool {
         let Waiting { guest, request, .. } = waiting;
+        if let Peer::Certified(Certified { identity, .. }) = &guest.peer {
+            // Again: a certificate's limits end with the VM's last session, which may have
+            // been while this guest waited.
+            self.tenants.certify(identity, &self.host);
+        }
         let session = self.counts.next_session();
         let device_count = self.devices_of(&request.vm);
         let route = self.home(guest, request).unwrap_or_default();

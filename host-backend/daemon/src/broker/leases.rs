@@ -32,7 +32,6 @@ impl Broker {
     pub(super) fn expects(&self, identity: &Identity) -> bool {
         identity.lease != 0
             && self.leases.get(&identity.vm).is_none()
-            && self.arrivals.early.len() < MAX_EARLY
             && Instant::now() < self.counts.started + RETURN
     }
 
@@ -45,7 +44,11 @@ impl Broker {
         request: Box<SessionRequest>,
     ) {
         tracing::info!(peer = %guest.peer, vm, "a guest waits for its lease's agent");
-        self.arrivals.early.push(Early { vm, guest, request });
+        let displaced = self.arrivals.keep(Early { vm, guest, request }, MAX_EARLY);
+        if let Some(Early { vm, .. }) = displaced {
+            // Its program connects again.
+            tracing::info!(vm, "the VM's guests have too many places: one is closed");
+        }
     }
 
     /// Admits or refuses the waiting guests of `vm`, whose lease exists now. Without

@@ -92,9 +92,11 @@ impl Broker {
         let (mut sessions, mut memory) = (0, 0);
         for session in on_it {
             sessions += 1;
-            memory += session
+            let held = session
                 .counters
                 .map_or(0, |counters| counters.device_memory);
+            // The number is the worker's, which may be compromised.
+            memory = u64::saturating_add(memory, held);
         }
         let coming = self.arrivals.waiting.iter();
         sessions += coming

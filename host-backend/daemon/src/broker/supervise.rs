@@ -10,14 +10,19 @@ use std::time::{Duration, Instant};
 use paragpu_control::spawn::{Software, Spawn};
 use paragpu_control::worker::{FromWorker, Gpu, Report, ToWorker};
 
-use super::{Broker, GRACE};
+use super::{BEGINNING, Broker, FIRST_CALLS, GRACE};
 use crate::error::chain;
 use crate::received_fd::{PeerKind, ReceivedFd};
 use crate::session::Session;
-use crate::worker::{State, Worker};
+use crate::worker::{Room, State, Worker};
 
 /// Maximum number of workers that open a device at the same time.
 const STARTING: usize = 8;
+
+/// Maximum number of messages of a worker that are handled before those of others.
+pub(super) const MESSAGES: usize = 16;
+/// Maximum number of messages that a worker leaves behind: more than fit into its socket.
+const LAST_MESSAGES: usize = 1024;
 
 /// The device file through which every use of NVIDIA's GPUs begins.
 const GPU_CONTROL: &str = "/dev/nvidiactl";
@@ -61,11 +66,14 @@ impl Broker {
         }
     }
 
-    /// Starts missing workers and dismisses surplus ones.
-    pub(super) fn refill(&mut self, now: Instant) {
+    /// Starts missing workers and dismisses surplus ones. Returns when to try again, if it
+    /// postponed something.
+    pub(super) fn refill(&mut self, now: Instant) -> Option<Instant> {
         if self.operation.signals.is_ending() {
-            return;
+            return None;
         }
+        let rooms = self.workers.values().filter_map(|worker| worker.room);
+        let room = rooms.filter(|room| room.end() > now).max();
         let warm = self.host.pool.warm as usize;
         let ready = self.devices.ready();
         let devices: Vec<(u32, bool)> = self
@@ -92,18 +100,44 @@ impl Broker {
             let idle = self.count(ordinal, State::Idle);
             let starting = self.count(ordinal, State::Starting);
             let have = idle + starting;
-            if have < wanted && may_start && self.devices.problem().is_none() {
+            let needed = match room {
+                None => wanted,
+                Some(Room::Calls(_)) => wanted.min(demand.max(warm / 2)),
+                Some(Room::Begins(_)) => wanted.min(demand),
+            };
+            if have < needed && may_start && self.devices.problem().is_none() {
                 let proven = self
                     .devices
                     .get(ordinal)
                     .is_some_and(|device| !device.gpu.name.is_empty());
                 // One is enough to find out whether a device can be opened.
-                let room = if proven { STARTING } else { 1 }.saturating_sub(starting);
-                for _ in 0..(wanted - have).min(room) {
+                let most = if proven { STARTING } else { 1 }.saturating_sub(starting);
+                for _ in 0..(needed - have).min(most) {
                     self.start_worker(ordinal, now);
                 }
             } else if idle > wanted && ready {
                 self.dismiss_idle(ordinal, idle - wanted, now);
+            }
+        }
+        if !matches!(room, Some(Room::Begins(_)))
+            && let Ok(Some(users)) = &mut self.spawning.users
+        {
+            users.apart.prepare();
+        }
+        room.map(Room::end)
+    }
+
+    /// Gives a session room to begin. If sessions begin faster than idle workers are replaced,
+    /// none has any: each would wait for its own worker.
+    pub(super) fn make_room(&mut self, key: u64, ordinal: u32) {
+        let left = self.count(ordinal, State::Idle) + self.count(ordinal, State::Starting);
+        let is_burst = left + 1 < self.host.pool.warm as usize;
+        let until = Instant::now() + BEGINNING;
+        for (other, worker) in &mut self.workers {
+            match *other == key && !is_burst {
+                true => worker.room = Some(Room::Begins(until)),
+                false if is_burst => worker.room = None,
+                false => {}
             }
         }
     }
@@ -144,8 +178,8 @@ impl Broker {
             software: self.software(),
             apart,
         };
-        let started = match &self.spawning.users {
-            Ok(Some(users)) if apart => Worker::start_apart(&users.apart, &spawn, ordinal),
+        let started = match &mut self.spawning.users {
+            Ok(Some(users)) if apart => Worker::start_apart(&mut users.apart, &spawn, ordinal),
             _ => Worker::start(&self.spawning.spawner, &spawn, ordinal)
                 .map_err(|error| chain(&error)),
         };
@@ -222,9 +256,10 @@ impl Broker {
         }
     }
 
-    /// Handles a worker's messages.
-    pub(super) fn receive_from_worker(&mut self, key: u64) {
-        loop {
+    /// Handles a worker's messages, at most `most`: a compromised worker may send them faster
+    /// than they are read.
+    pub(super) fn receive_from_worker(&mut self, key: u64, most: usize) {
+        for _ in 0..most {
             let Some(worker) = self.workers.get_mut(&key) else {
                 return;
             };
@@ -290,6 +325,10 @@ impl Broker {
                 }
                 Some(FromWorker::Turn(request)) => self.turn_request(key, request),
                 Some(FromWorker::Started { .. }) => {
+                    // Once: a compromised worker must not prolong it.
+                    if let Some(Room::Begins(_)) = worker.room {
+                        worker.room = Some(Room::Calls(Instant::now() + FIRST_CALLS));
+                    }
                     if let State::Serving(session) = worker.state
                         && let Some(session) = self.sessions.get_mut(&session)
                     {
@@ -313,7 +352,7 @@ impl Broker {
     /// Handles the exit of a worker.
     pub(super) fn exited(&mut self, key: u64) {
         // Its last messages may still be in the socket.
-        self.receive_from_worker(key);
+        self.receive_from_worker(key, LAST_MESSAGES);
         self.order_ended(key);
         let Some(mut worker) = self.workers.remove(&key) else {
             return;

@@ -29,7 +29,7 @@ impl Broker {
 
     /// Removes a session.
     pub(super) fn leave_turns(&mut self, session: u64) {
-        self.shares.leave(session);
+        self.shares.leave(session, Instant::now());
         self.follow_shares();
     }
 
@@ -62,7 +62,7 @@ impl Broker {
             let sent = control.map(|control| control.try_send(&ToWorker::Turn(turn), &[]));
             if !matches!(sent, Some(Ok(()))) {
                 // A worker that does not read, or is gone, does not take part.
-                self.shares.leave(session);
+                self.shares.leave(session, Instant::now());
             }
         }
     }

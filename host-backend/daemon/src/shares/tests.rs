@@ -289,7 +289,7 @@ fn a_worker_that_keeps_its_turn_does_not_block_others() {
     assert_eq!(next, now + QUANTUM + OVERRUN);
     assert_eq!(shares.settle(next).0, [(other, Turn::Yours)]);
     // It is charged for all the time until it reports the end, or dies.
-    shares.leave(holder);
+    shares.leave(holder, now);
     shares.handle_request(other, TurnRequest::Over, next);
     assert_eq!(shares.settle(next).0, []);
 }
@@ -297,13 +297,110 @@ fn a_worker_that_keeps_its_turn_does_not_block_others() {
 #[test]
 fn turns_end_with_the_last_share() {
     let (mut shares, _, now) = paced(&[share(10), share(90)]);
-    shares.leave(1);
+    shares.leave(1, now);
     assert_eq!(shares.follow(&Host::default(), now), []);
     shares.join(3, "plain", "cuda:0");
     assert_eq!(shares.follow(&Host::default(), now), [(3, Turn::Paced)]);
-    shares.leave(2);
+    shares.leave(2, now);
     assert_eq!(shares.follow(&Host::default(), now), [(3, Turn::Free)]);
     assert_eq!(shares.info(3), None);
+}
+
+/// A host on which these VMs have shares for good.
+fn host(shares: &[(&str, TimeShare)]) -> Host {
+    let mut host = Host::default();
+    for (vm, share) in shares {
+        let of_vm = host.vm.entry((*vm).to_owned()).or_default();
+        (of_vm.weight, of_vm.cap, of_vm.priority) = (share.weight, share.cap, share.priority);
+    }
+    host
+}
+
+/// Runs programs of which the last one's VM ends its session whenever its kernel has ended, and
+/// starts another. Returns the time that this VM had.
+fn run_restarting(
+    host: &Host,
+    programs: &mut [Program],
+    shares: &mut Shares,
+    vm: &str,
+    length: Duration,
+) -> Duration {
+    let begun = Instant::now();
+    let (mut now, mut worked) = (begun, Duration::ZERO);
+    let mut session = 100;
+    let kernel = programs.last().unwrap().kernel;
+    while now < begun + length {
+        session += 1;
+        let mut own = program(session, 0);
+        own.kernel = kernel;
+        *programs.last_mut().unwrap() = own;
+        shares.join(session, vm, "cuda:0");
+        shares.follow(host, now);
+        while programs.last().unwrap().worked < kernel && now < begun + length {
+            now = run(shares, programs, now, STEP);
+        }
+        worked += programs.last().unwrap().worked;
+        shares.leave(session, now);
+        shares.follow(host, now);
+    }
+    worked
+}
+
+#[test]
+fn restarts_do_not_evade_a_cap() {
+    let cap = TimeShare {
+        cap: 10,
+        ..share(100)
+    };
+    let (host, mut shares) = (host(&[("a", cap)]), Shares::default());
+    let length = Duration::from_secs(5);
+    let worked = run_restarting(&host, &mut [program(0, 50_000)], &mut shares, "a", length);
+    let got = worked.as_secs_f64() / length.as_secs_f64();
+    assert!(got < 0.12, "{got}");
+}
+
+#[test]
+fn restarts_do_not_evade_a_weight() {
+    let host = host(&[("a", share(10)), ("b", share(90))]);
+    let (mut shares, length) = (Shares::default(), Duration::from_secs(5));
+    shares.join(1, "b", "cuda:0");
+    shares.follow(&host, Instant::now());
+    let mut programs = [program(1, 1_000), program(0, 20_000)];
+    let worked = run_restarting(&host, &mut programs, &mut shares, "a", length);
+    let got = worked.as_secs_f64() / length.as_secs_f64();
+    assert!((got - 0.1).abs() < 0.03, "{got}");
+}
+
+#[test]
+fn a_debt_is_remembered_until_it_is_paid() {
+    let cap = TimeShare {
+        cap: 50,
+        ..share(100)
+    };
+    let (host, mut shares, mut now) = (host(&[("a", cap)]), Shares::default(), Instant::now());
+    let mut programs = [program(1, 100_000)];
+    shares.join(1, "a", "cuda:0");
+    shares.follow(&host, now);
+    now = run(&mut shares, &mut programs, now, Duration::from_millis(100));
+    shares.leave(1, now);
+    shares.follow(&host, now);
+    assert_eq!(shares.gpus.len(), 1);
+    now += Duration::from_millis(300);
+    shares.follow(&host, now);
+    assert!(shares.gpus.is_empty());
+    // Nor are the debts of very many.
+    for number in 0..2 * MAX_ABSENT as u64 {
+        let vm = format!("vm{number}");
+        shares.join(number, &vm, "cuda:0");
+    }
+    shares.follow(&Host::default(), now);
+    let gpu = shares.gpus.get_mut("cuda:0").unwrap();
+    gpu.runners.retain(|number, _| *number == 0);
+    for clock in gpu.clocks.values_mut() {
+        clock.time = 1.0;
+    }
+    shares.follow(&Host::default(), now);
+    assert_eq!(shares.gpus["cuda:0"].clocks.len(), MAX_ABSENT + 1);
 }
 
 mod properties {

@@ -156,7 +156,7 @@ impl Machine {
 
     fn run(&mut self, text: &str, input: &[u32]) -> Result<Vec<u32>, Error> {
         let stream = StreamId::LEGACY;
-        let (module, _) = self.device.module_load(text.as_bytes(), &[])?;
+        let (module, _) = self.device.module_load(&text.into(), &[])?;
         let function = self.device.module_function(module, "k")?;
         let bytes = input.len() * 4;
         let mut buffer = vec![0u8; bytes.next_multiple_of(4096) + 4096];

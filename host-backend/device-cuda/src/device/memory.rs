@@ -4,7 +4,9 @@ use super::{CudaDevice, HASH, find, stream};
 use crate::hash;
 use crate::memory::Memory;
 use crate::retired::Leaving;
-use paragpu_device::{Access, Error, FunctionId, Launch, MemoryDevice, PeerId, Result, StreamId};
+use paragpu_device::{
+    Access, Error, Export, FunctionId, Launch, MemoryDevice, PeerId, Result, StreamId,
+};
 use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryInfo;
@@ -57,6 +59,16 @@ impl MemoryDevice for CudaDevice {
         };
         came.try_clone_to_owned()
             .map_err(|error| Error::new(Status::OPERATING_SYSTEM, error.to_string()))
+    }
+
+    fn memory_exporter(&mut self, address: u64) -> Result<Export> {
+        self.memory.device(address)?;
+        if self.imported.get(address).is_some() {
+            let known = self.memory_export(address)?;
+            return Ok(Box::new(|| Ok(known)));
+        }
+        let allocation = self.context.retain(address)?;
+        Ok(Box::new(move || allocation.export()))
     }
 
     fn memory_import(&mut self, address: u64, size: u64, descriptor: OwnedFd) -> Result<()> {

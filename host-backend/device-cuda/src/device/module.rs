@@ -3,19 +3,19 @@
 use super::{Code, CudaDevice, Kernel, LoadedModule, c_name, find};
 use crate::retired::Leaving;
 use paragpu_device::{
-    Error, FunctionId, Launch, LinkInput, ModuleDevice, ModuleId, Result, Survey, Variable,
+    Error, FunctionId, Image, Launch, LinkInput, ModuleDevice, ModuleId, Result, Survey, Variable,
 };
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
 impl ModuleDevice for CudaDevice {
-    fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
+    fn module_load(&mut self, image: &Image, options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
         let (module, log) = self.context.module_load(image, options)?;
         let module = self.modules.insert(LoadedModule {
             module,
             functions: Vec::new(),
             globals: Vec::new(),
-            code: Code::new(image, self.context.architecture()),
+            code: Code::new(image.clone(), self.context.architecture()),
             variables: None,
             managed: false,
         })?;

@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::Arc;
 
 use paragpu_abi::{CUmemAllocationProp, cudaMemAccessDesc, cudaMemLocation};
 use paragpu_device::{Access, Error, Result};
@@ -45,6 +46,27 @@ impl Span {
     /// Only for [`crate::memory`], which knows what is mapped and registered.
     pub fn checked(address: u64, size: u64) -> Self {
         Self { address, size }
+    }
+}
+
+/// A reference to an allocation, which lives as long as this.
+pub struct Allocation {
+    context: Arc<Context>,
+    handle: u64,
+}
+
+impl Allocation {
+    /// Exports it as a descriptor for another process.
+    pub fn export(&self) -> Result<OwnedFd> {
+        self.context.make_current()?;
+        self.context.export(self.handle)
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: `retain` took this reference, and it is not used again.
+        unsafe { (self.context.driver.cuMemRelease)(self.handle) };
     }
 }
 
@@ -138,6 +160,19 @@ impl Context {
         }
         // SAFETY: the driver opened it for the caller.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+
+    /// Another reference to the allocation that is mapped at `address`.
+    pub fn retain(self: &Arc<Self>, address: u64) -> Result<Allocation> {
+        let mut handle = 0;
+        // SAFETY: an out-parameter; the driver refuses what is not mapped.
+        check_named("cuMemRetainAllocationHandle", unsafe {
+            (self.driver.cuMemRetainAllocationHandle)(&mut handle, address as *mut c_void)
+        })?;
+        Ok(Allocation {
+            context: Arc::clone(self),
+            handle,
+        })
     }
 
     /// Maps the allocation of another process at `address` of a reservation, where

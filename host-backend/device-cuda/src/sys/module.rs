@@ -1,6 +1,7 @@
 //! Modules, their kernels and variables.
 
 use core::ffi::{CStr, c_int, c_void};
+use std::borrow::Cow;
 use std::ptr;
 
 use paragpu_device::{Error, Result};
@@ -19,7 +20,10 @@ impl Context {
         const ERROR_LOG_SIZE: i32 = 6;
         const LOG_BYTES: usize = 8192;
         // PTX is text that a NUL ends; other images carry their sizes.
-        let image = [image, &[0]].concat();
+        let image = match paragpu_fatbin::is_text(image) {
+            true => Cow::Owned([image, &[0]].concat()),
+            false => Cow::Borrowed(image),
+        };
         let (mut information, mut errors) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
         let mut names = vec![INFO_LOG, INFO_LOG_SIZE, ERROR_LOG, ERROR_LOG_SIZE];
         let mut values: Vec<*mut c_void> = vec![
@@ -33,7 +37,7 @@ impl Context {
             values.push(value as usize as *mut c_void);
         }
         let mut module = ptr::null_mut();
-        // SAFETY: the image is NUL-ended and the log buffers are as long as said; the options
+        // SAFETY: text is NUL-ended and the log buffers are as long as said; the options
         // are numbers. A damaged binary image may make the driver fail in this process, which
         // serves one session only.
         let loaded = check(unsafe {

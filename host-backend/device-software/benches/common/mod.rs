@@ -52,7 +52,9 @@ pub fn rate(cores: u32, ordinal: u32, rounds: u32) -> f64 {
         .open(0, regions)
         .expect("open");
     device.memory_map(regions.arena, CHUNK).expect("map");
-    let (module, _) = device.module_load(kernel().as_bytes(), &[]).expect("load");
+    let (module, _) = device
+        .module_load(&kernel().as_str().into(), &[])
+        .expect("load");
     let function = device.module_function(module, "k").expect("kernel");
     let mut parameters = regions.arena.to_le_bytes().to_vec();
     parameters.extend(TURNS.to_le_bytes());

@@ -13,6 +13,10 @@ impl ContextDevice for SoftwareDevice {
         Ok(idle)
     }
 
+    fn begin(&mut self) {
+        self.scheduler.begin();
+    }
+
     fn flush_output(&mut self) -> Result<()> {
         let text = self.launching.output.take();
         if text.is_empty() {

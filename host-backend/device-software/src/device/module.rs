@@ -7,14 +7,18 @@ use crate::launch::Kernel;
 use crate::link;
 use crate::module::{self, Module};
 use paragpu_device::{
-    Error, Function, FunctionId, Launch, LinkInput, ModuleDevice, ModuleId, NativeDevice, Result,
-    Variable,
+    Error, Function, FunctionId, Image, Launch, LinkInput, ModuleDevice, ModuleId, NativeDevice,
+    Result, Variable,
 };
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
 impl ModuleDevice for SoftwareDevice {
-    fn module_load(&mut self, image: &[u8], _options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
+    fn module_load(
+        &mut self,
+        image: &Image,
+        _options: &[(u32, u32)],
+    ) -> Result<(ModuleId, String)> {
         self.scheduler.check()?;
         let used: Vec<(u64, u64)> = self.code.placed.iter().map(|(&a, &s)| (a, s)).collect();
         let preferred = self.code.preferred.take();

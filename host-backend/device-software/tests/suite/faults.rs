@@ -156,7 +156,9 @@ fn cancelling_fails_the_session() {
     use paragpu_device::{Launch, ModuleDevice, StreamId, WorkDevice};
     let (module, _) = device
         .module_load(
-            kernel("LOOP: add.u32 %r2, %r2, 1; bra LOOP;").as_bytes(),
+            &kernel("LOOP: add.u32 %r2, %r2, 1; bra LOOP;")
+                .as_str()
+                .into(),
             &[],
         )
         .unwrap();
@@ -297,7 +299,7 @@ fn a_refused_kernel_leaves_the_others_of_its_module() {
     let mut gpu = Gpu::new();
     let (module, log) = gpu
         .device
-        .module_load(module(MIXED).as_bytes(), &[])
+        .module_load(&module(MIXED).as_str().into(), &[])
         .unwrap();
     assert!(
         log.contains("direct: ") && log.contains("helper: "),

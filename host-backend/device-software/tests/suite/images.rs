@@ -197,7 +197,11 @@ fn the_newest_that_the_device_can_run() {
 fn a_refusal_says_what_the_image_holds() {
     let mut gpu = Gpu::new();
     let image = container(&[entry(2, 75, 0, b"", 0), entry(2, 90, 0, b"", 0)]);
-    let error = gpu.device.module_load(&image, &[]).unwrap_err().to_string();
+    let error = gpu
+        .device
+        .module_load(&image[..].into(), &[])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("no PTX"), "{error}");
     let names = "machine code for sm_75, machine code for sm_90";
     assert!(error.contains(names), "{error}");
@@ -206,7 +210,10 @@ fn a_refusal_says_what_the_image_holds() {
 #[test]
 fn what_cannot_be_loaded_is_called_as_cuda_calls_it() {
     let mut gpu = Gpu::new();
-    let mut status = |image: &[u8]| gpu.device.module_load(image, &[]).unwrap_err().status;
+    let mut status = |image: &[u8]| {
+        let loaded = gpu.device.module_load(&image.into(), &[]);
+        loaded.unwrap_err().status
+    };
     assert_eq!(
         status(b"\x7fELF rest of a cubin"),
         Status::NO_BINARY_FOR_GPU

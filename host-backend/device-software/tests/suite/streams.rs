@@ -449,7 +449,6 @@ fn the_device_describes_itself() {
         compute_capability: (8, 6),
         cores: 3,
         shareable: false,
-        lazy: false,
     };
     let platform = SoftwarePlatform::with_options(options);
     assert_eq!(platform.device_count(), 2);

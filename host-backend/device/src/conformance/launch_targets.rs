@@ -37,7 +37,7 @@ pub fn launch_targets(platform: &dyn Platform) -> bool {
     let device = device.as_mut();
     let a = regions.arena;
     device.memory_map(a, CHUNK).expect("map");
-    let (module, _) = device.module_load(WRITE.as_bytes(), &[]).expect("module");
+    let (module, _) = device.module_load(&WRITE.into(), &[]).expect("module");
     let function = device.module_function(module, "write").expect("kernel").id;
     let launch = |value: u32, at: u64| {
         let mut parameters = at.to_le_bytes().to_vec();

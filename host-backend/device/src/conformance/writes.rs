@@ -47,7 +47,7 @@ pub fn writes(platform: &dyn Platform) {
     let device = device.as_mut();
     let a = regions.arena;
     device.memory_map(a, 8 * CHUNK).expect("map");
-    let (module, _) = device.module_load(STORES.as_bytes(), &[]).expect("module");
+    let (module, _) = device.module_load(&STORES.into(), &[]).expect("module");
     let kernel = device.module_function(module, "stores").expect("kernel").id;
     let (variable, bytes) = device.module_global(module, "variable").expect("variable");
     if device.watch_writes(true).is_err() {

@@ -175,7 +175,7 @@ impl Modules {
         let held = self.account.take(weight(&image, gpu))?;
         let options: Vec<(u32, u32)> = pairs(call.options).collect();
         let read = began.elapsed();
-        let (id, mut log) = gpu.module_load(&image, &options)?;
+        let (id, mut log) = gpu.module_load(&Arc::clone(&image).into(), &options)?;
         let loaded = began.elapsed();
         let variables = variables(gpu, id);
         if let Err(fault) = memory.charge(variables) {

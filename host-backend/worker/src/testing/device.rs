@@ -461,7 +461,11 @@ impl TextureDevice for TestDevice {
 const FUNCTIONS: [&str; 4] = ["noop", "fault", "reject", "store"];
 
 impl ModuleDevice for TestDevice {
-    fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
+    fn module_load(
+        &mut self,
+        image: &paragpu_device::Image,
+        options: &[(u32, u32)],
+    ) -> Result<(ModuleId, String)> {
         let mut state = self.enter("module_load")?;
         let id = ModuleId(state.id());
         state.modules.insert(id);

@@ -172,7 +172,12 @@ fn what_one_session_writes_another_reads() {
         size,
         token,
     };
-    assert_eq!(status(take(&mut one, &of(size, token))), Status(201));
+    let own = MemTake {
+        address: mine + 8 * CHUNK,
+        size,
+        token,
+    };
+    assert_eq!(status(take(&mut one, &own)), Status(201));
     for (size, token, expected) in [
         (size, [9; 16], Status::INVALID_HANDLE),
         (CHUNK, token, Status::INVALID_VALUE),
@@ -216,4 +221,39 @@ fn what_one_session_writes_another_reads() {
     assert_eq!(late, Status::INVALID_HANDLE);
     settle(&mut one);
     assert_eq!(bytes(mine + CHUNK), [0; 16]);
+}
+
+#[test]
+fn a_session_maps_its_own_memory_in_the_arena_of_another_device() {
+    let offers = Offers::default();
+    let mut one = session(13, &offers);
+    let (mine, elsewhere) = (one.gpu.regions().arena, Regions::of(14).unwrap().arena);
+    let first = MemMap {
+        address: DeviceAddress(mine),
+        size: CHUNK,
+    };
+    map(&mut one, &first).unwrap();
+    let MemoryOffer { token, .. } = offer(&mut one, mine).unwrap();
+    let call = MemTake {
+        address: elsewhere,
+        size: CHUNK,
+        token,
+    };
+    take(&mut one, &call).unwrap();
+    assert!(take(&mut one, &call).is_err());
+    one.objects
+        .memset(&mut one.gpu, &fill(elsewhere + 5, 7, 16))
+        .unwrap();
+    settle(&mut one);
+    assert_eq!(bytes(mine + 5), [7; 16]);
+    // It counts once.
+    let more = MemMap {
+        address: DeviceAddress(mine + CHUNK),
+        size: 3 * CHUNK,
+    };
+    map(&mut one, &more).unwrap();
+    leave(&mut one, elsewhere).unwrap();
+    settle(&mut one);
+    take(&mut one, &call).unwrap();
+    assert_eq!(bytes(elsewhere + 5), [7; 16]);
 }

@@ -12,10 +12,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
 
 use paragpu_communicator_stream::handshake::MAX_FDS;
-use paragpu_device::PeerId;
+use paragpu_device::{Export, PeerId};
 use paragpu_protocol::codec::{Field, Reader, decode_all};
 use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::table::MemMap;
@@ -23,10 +22,6 @@ use paragpu_protocol::table::MemMap;
 use super::regions::{Chunk, MemoryKind};
 use super::state::{StateError, device};
 use crate::session::Session;
-
-/// How long exports of one batch may take: the program's calls wait meanwhile. Exports of
-/// memory that several GPUs map take 0.7 ms each on H200s.
-const LONGEST: Duration = Duration::from_millis(5);
 
 paragpu_protocol::record! {
     /// A mapping of device memory. A record contains several. Their descriptors follow in
@@ -58,9 +53,56 @@ pub(super) fn mappings(payload: &[u8]) -> Result<(Vec<Mapping>, usize), StateErr
 }
 
 /// One record of mappings, and their descriptors.
+#[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) payload: Vec<u8>,
     pub(super) descriptors: Vec<OwnedFd>,
+    /// For each mapping of the round, whether the record contains it.
+    pub(super) named: Vec<bool>,
+}
+
+/// Mappings to export, on any thread. An export may wait for the driver, or for other
+/// processes: on H200s, 0.7 ms each if several GPUs map the memory, and up to 0.15 s.
+#[derive(Default)]
+pub(super) struct Round(Vec<(Candidate, Export)>);
+
+/// A mapping of a round.
+struct Candidate {
+    address: u64,
+    size: u64,
+    /// The destination must be told if it is not exported.
+    is_known: bool,
+}
+
+impl Round {
+    /// Exports what can be exported.
+    pub(super) fn run(self) -> Batch {
+        let mut batch = Batch::default();
+        for (candidate, export) in self.0 {
+            let Candidate {
+                address,
+                size,
+                is_known,
+            } = candidate;
+            let descriptor = export();
+            if let Err(error) = &descriptor {
+                tracing::debug!(%error, address, "a mapping is copied");
+            }
+            let is_named = is_known || descriptor.is_ok();
+            batch.named.push(is_named);
+            if is_named {
+                let mapping = Mapping {
+                    address,
+                    size,
+                    handed: u8::from(descriptor.is_ok()),
+                };
+                let tail = mapping.encode(&mut batch.payload);
+                batch.payload.extend_from_slice(tail);
+                batch.descriptors.extend(descriptor);
+            }
+        }
+        batch
+    }
 }
 
 /// How the destination gets a mapping.
@@ -169,16 +211,10 @@ impl Shared {
         Ok(())
     }
 
-    /// The next mappings to hand over, at most as many as can be exported within
-    /// [`LONGEST`]; `None` at the end.
-    pub(super) fn next(&mut self, session: &mut Session) -> Option<Batch> {
-        let mut batch = Batch {
-            payload: Vec::new(),
-            descriptors: Vec::new(),
-        };
-        let began = Instant::now();
+    /// The next mappings to hand over; `None` at the end. [`named`](Self::named) follows.
+    pub(super) fn next(&mut self, session: &mut Session) -> Option<Round> {
+        let mut round = Round::default();
         while self.requested.len() < MAX_FDS
-            && (self.requested.is_empty() || began.elapsed() < LONGEST)
             && let Some((address, found)) = self.queue.pop_front()
         {
             // The program may have unmapped it meanwhile; that is checked after the
@@ -186,25 +222,30 @@ impl Shared {
             if !found.stands(session, address) {
                 continue;
             }
-            let descriptor = session.gpu.memory_export(address);
-            if let Err(error) = &descriptor {
-                tracing::debug!(%error, address, "a mapping is copied");
-                if self.delivery(address) == Delivery::Sent {
-                    self.known.insert(address, found);
-                    continue;
-                }
-            }
-            let mapping = Mapping {
+            let candidate = Candidate {
                 address,
                 size: found.size,
-                handed: u8::from(descriptor.is_ok()),
+                is_known: self.delivery(address) != Delivery::Sent,
             };
-            let tail = mapping.encode(&mut batch.payload);
-            batch.payload.extend_from_slice(tail);
-            batch.descriptors.extend(descriptor);
+            let export = session.gpu.memory_exporter(address);
+            let export = export.unwrap_or_else(|error| Box::new(|| Err(error)));
+            round.0.push((candidate, export));
             self.requested.push((address, found));
         }
-        (!self.requested.is_empty()).then_some(batch)
+        (!self.requested.is_empty()).then_some(round)
+    }
+
+    /// Records which mappings of the round the destination was offered. The others are
+    /// copied. Returns whether an answer follows.
+    pub(super) fn named(&mut self, named: &[bool]) -> bool {
+        let requested = std::mem::take(&mut self.requested);
+        for (one, is_named) in requested.into_iter().zip(named) {
+            match is_named {
+                true => self.requested.push(one),
+                false => drop(self.known.insert(one.0, one.1)),
+            }
+        }
+        !self.requested.is_empty()
     }
 
     /// Records which of them the destination took.

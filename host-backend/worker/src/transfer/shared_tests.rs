@@ -128,8 +128,9 @@ fn only_new_mappings_are_handed_over_again() {
     shared.agree(&domain.unwrap());
     let round = |shared: &mut Shared, session: &mut Session, taken: &[u8]| {
         shared.begin(session).unwrap();
-        let batch = shared.next(session).unwrap();
+        let batch = shared.next(session).unwrap().run();
         assert_eq!(batch.descriptors.len(), taken.len());
+        assert!(shared.named(&batch.named), "an answer follows");
         let (named, _) = mappings(&batch.payload).unwrap();
         shared.answered(taken).unwrap();
         assert!(shared.next(session).is_none() && !shared.is_behind(session).unwrap());

@@ -64,7 +64,7 @@ const FETCHES: usize = 4096;
 ///    Welcome ──▶ Missing ──▶ SendingImages ──▶ Placing ──▶ SendingObjects
 ///                 ▲   ▲                           │              │
 ///                 │   └── an image was loaded ────┘              ▼
-///                 │                                        HandingOver *
+///                 │                           Exporting ──▶ HandingOver *
 ///                 │                                              │
 ///                 │                                              ▼
 ///                 ├─────────────────────────────────────── Recreated
@@ -102,6 +102,8 @@ enum Stage {
     Placing,
     /// Sending the objects.
     SendingObjects,
+    /// Another thread exports memory and offers it to the destination.
+    Exporting,
     /// The destination takes descriptors of memory.
     HandingOver,
     /// The destination recreates the objects.
@@ -309,7 +311,7 @@ impl Source {
             }
             Stage::Copied => return self.may_stop(session),
             Stage::Placing => return self.place(session).map(|()| false),
-            Stage::SendingImages | Stage::SendingObjects | Stage::Flushing => {
+            Stage::SendingImages | Stage::SendingObjects | Stage::Exporting | Stage::Flushing => {
                 if self.peer.is_back()? {
                     self.sent(session)?;
                 }
@@ -370,6 +372,7 @@ impl Source {
         match self.stage {
             Stage::SendingImages => self.stage = Stage::Placing,
             Stage::SendingObjects => self.go_on_handing_over(session)?,
+            Stage::Exporting => self.exported(session)?,
             _ if self.is_behind(session) => self.begin_round(session)?,
             _ => self.stage = Stage::Copied,
         }

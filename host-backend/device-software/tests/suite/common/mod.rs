@@ -76,9 +76,7 @@ impl Gpu {
     }
 
     pub fn load(&mut self, ptx: &str) -> Result<ModuleId, Error> {
-        self.device
-            .module_load(ptx.as_bytes(), &[])
-            .map(|(id, _)| id)
+        self.device.module_load(&ptx.into(), &[]).map(|(id, _)| id)
     }
 
     pub fn kernel(&mut self, ptx: &str, name: &str) -> Function {

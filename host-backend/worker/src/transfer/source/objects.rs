@@ -7,19 +7,24 @@
 //! that little is left for the stop.
 
 use std::collections::BTreeSet;
+use std::io::BufWriter;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use paragpu_protocol::codec::{Bytes, encode_all};
 use paragpu_protocol::handle::ObjectKind;
 
+use super::peer::send_descriptors;
 use super::{SLICE, Source, Stage};
 use crate::images::Stored;
 use crate::session::Session;
 use crate::transfer::precopy::{Owners, owners};
 use crate::transfer::replay::Item;
-use crate::transfer::state::{ImagePart, Kind, StateError};
+use crate::transfer::shared::Batch;
+use crate::transfer::state::{ImagePart, Kind, StateError, Writer};
 use crate::transfer::stop::{write_image, write_items};
 use crate::transfer::survey;
 
@@ -55,6 +60,23 @@ pub(super) struct Recreated {
     rounds: u32,
     /// How often there were further modules.
     reloads: u32,
+    /// Receives which mappings another thread offered to the destination.
+    named: Option<Receiver<Vec<bool>>>,
+}
+
+/// Offers memory to the destination.
+fn offer(
+    writer: &mut Writer<BufWriter<UnixStream>>,
+    socket: BorrowedFd<'_>,
+    batch: &Batch,
+) -> Result<(), StateError> {
+    if batch.payload.is_empty() {
+        return Ok(());
+    }
+    writer.put(Kind::Shared, &[&batch.payload])?;
+    writer.flush()?;
+    let fds: Vec<BorrowedFd<'_>> = batch.descriptors.iter().map(AsFd::as_fd).collect();
+    send_descriptors(socket, &fds)
 }
 
 impl Source {
@@ -207,21 +229,11 @@ impl Source {
         Ok(false)
     }
 
-    /// Hands over some of the objects' memory. Returns true if an answer will follow. At
-    /// the end, has the destination recreate the objects.
-    fn hand_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
-        let Some(batch) = self.shared.next(session) else {
-            let writer = self.peer.writer()?;
-            writer.put(Kind::ObjectsEnd, &[])?;
-            writer.flush()?;
-            return Ok(false);
-        };
+    /// Has the destination recreate the objects, whose memory is handed over.
+    fn end_objects(&mut self) -> Result<(), StateError> {
         let writer = self.peer.writer()?;
-        writer.put(Kind::Shared, &[&batch.payload])?;
-        writer.flush()?;
-        let fds: Vec<BorrowedFd<'_>> = batch.descriptors.iter().map(AsFd::as_fd).collect();
-        self.peer.send_descriptors(&fds)?;
-        Ok(true)
+        writer.put(Kind::ObjectsEnd, &[])?;
+        writer.flush()
     }
 
     pub(super) fn handed_over(&mut self) -> Result<(), StateError> {
@@ -229,12 +241,50 @@ impl Source {
         self.shared.answered(&taken)
     }
 
+    /// Hands over some more of the objects' memory, which another thread exports, or ends the
+    /// objects.
     pub(super) fn go_on_handing_over(&mut self, session: &mut Session) -> Result<(), StateError> {
-        self.stage = match self.hand_over(session)? {
-            true => Stage::HandingOver,
-            false => Stage::Recreated,
+        let Some(round) = self.shared.next(session) else {
+            self.stage = Stage::Recreated;
+            return self.end_objects();
         };
+        let socket = self.peer.socket().try_clone_to_owned()?;
+        let (told, named) = channel();
+        self.peer.send_off();
+        self.peer.stage()?.run(move |writer| {
+            let batch = round.run();
+            offer(writer, socket.as_fd(), &batch)?;
+            let _ = told.send(batch.named);
+            Ok(())
+        });
+        self.recreated.named = Some(named);
+        self.stage = Stage::Exporting;
         Ok(())
+    }
+
+    /// Continues once the other thread has offered the memory to the destination.
+    pub(super) fn exported(&mut self, session: &mut Session) -> Result<(), StateError> {
+        let named = self.recreated.named.take();
+        let named = named.and_then(|named| named.try_recv().ok());
+        let named = named.ok_or(StateError::Order("no memory was exported"))?;
+        if !self.shared.named(&named) {
+            return self.go_on_handing_over(session);
+        }
+        self.stage = Stage::HandingOver;
+        Ok(())
+    }
+
+    /// Hands over the memory of a stopped session, which has nothing else to do.
+    fn hand_over_now(&mut self, session: &mut Session) -> Result<(), StateError> {
+        while let Some(round) = self.shared.next(session) {
+            let batch = round.run();
+            let socket = self.peer.socket().try_clone_to_owned()?;
+            offer(self.peer.writer()?, socket.as_fd(), &batch)?;
+            if self.shared.named(&batch.named) {
+                self.handed_over()?;
+            }
+        }
+        self.end_objects()
     }
 
     /// Has the destination recreate the objects that the stopped session has
@@ -259,9 +309,7 @@ impl Source {
         write_items(&items, self.peer.writer()?)?;
         self.recreated.items = Arc::new(items);
         self.shared.begin(session)?;
-        while self.hand_over(session)? {
-            self.handed_over()?;
-        }
+        self.hand_over_now(session)?;
         self.peer.expect(Kind::Ready).map(drop)
     }
 }

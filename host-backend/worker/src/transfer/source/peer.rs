@@ -44,6 +44,15 @@ pub(super) struct Peer {
     last_sent: Instant,
 }
 
+/// Sends the frame that a record announced.
+pub(super) fn send_descriptors(
+    socket: BorrowedFd<'_>,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), StateError> {
+    let deadline = Some(Instant::now() + SILENCE);
+    handshake::send_with_fds(socket, ARRIVE, 0, 0, &[], fds, deadline).map_err(carried)
+}
+
 impl Peer {
     /// A destination that knows which session will arrive.
     pub(super) fn new(socket: UnixStream) -> std::io::Result<Self> {
@@ -174,12 +183,6 @@ impl Peer {
         }
         let refusal: Refusal<'_> = decode_all(&payload)?;
         Err(StateError::Impossible(refusal.reason.0.to_owned()))
-    }
-
-    /// Sends the frame that a record announced.
-    pub(super) fn send_descriptors(&self, fds: &[BorrowedFd<'_>]) -> Result<(), StateError> {
-        let deadline = Some(Instant::now() + SILENCE);
-        handshake::send_with_fds(self.socket(), ARRIVE, 0, 0, &[], fds, deadline).map_err(carried)
     }
 
     /// Notifies the destination periodically that this end is waiting.

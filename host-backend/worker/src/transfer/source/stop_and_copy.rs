@@ -9,6 +9,7 @@ use paragpu_communicator::{Receiver, Sender};
 use paragpu_protocol::codec::{Bytes, Field};
 use paragpu_protocol::layout::CHUNK;
 
+use super::peer::send_descriptors;
 use super::switchover::Gates;
 use super::{SILENCE, Source};
 use crate::session::Session;
@@ -231,6 +232,6 @@ impl Source {
         writer.flush()?;
         let token = std::iter::once(self.token.as_fd());
         let fds: Vec<BorrowedFd<'_>> = token.chain(current.fds.iter().map(AsFd::as_fd)).collect();
-        self.peer.send_descriptors(&fds)
+        send_descriptors(self.peer.socket(), &fds)
     }
 }
