@@ -48,7 +48,7 @@ pub type OverSession = Box<dyn Fn(u16, &[u8]) -> Option<Vec<u8>> + Send + Sync>;
 /// Where queries go.
 enum Way {
     /// Over a connection of their own.
-    Own(Link),
+    Own(Box<Link>),
     /// Over the session that another library of the process has: a host needs tens of
     /// megabytes and, unless a worker is waiting, tenths of a second for a connection.
     Session(OverSession),
@@ -84,7 +84,7 @@ impl Monitor {
             ..
         } = connect_for_queries(config, ordinal)?;
         Ok(Self {
-            way: Way::Own(Link::for_queries(connection, spin)),
+            way: Way::Own(Box::new(Link::for_queries(connection, spin))),
             ordinal,
             device_count: welcome.device_count,
         })

@@ -158,7 +158,7 @@ fn rows_are_filled_and_copied() {
 fn what_is_not_there_refuses_its_kernel_alone() {
     let mut gpu = Gpu::new();
     let text = rows([16, 4, 2]);
-    let (module, _) = gpu.device.module_load(&text.into(), &[]).unwrap();
+    let (module, _) = gpu.device.module_load(&text.as_str().into(), &[]).unwrap();
     gpu.device.module_function(module, "rows").unwrap();
     let refused = gpu.device.module_function(module, "refused").unwrap_err();
     assert!(refused.to_string().contains("Memcpy3DAsync"), "{refused}");

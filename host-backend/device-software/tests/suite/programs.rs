@@ -34,7 +34,7 @@ fn every_program_loads() {
         // The log names the kernels that are refused.
         // Words of errors are in the device runtime, which the program is linked with.
         let is_linked = |line: &str| line.contains("__cudaCDP2GetError");
-        match gpu.device.module_load(&text.into(), &[]) {
+        match gpu.device.module_load(&text.as_str().into(), &[]) {
             Ok((_, log)) if log.lines().all(is_linked) => {}
             Ok((_, log)) => failed.push(format!("{}: {log}", file.display())),
             Err(error) => failed.push(format!("{}: {error}", file.display())),
