@@ -497,7 +497,8 @@ class Managed(unittest.TestCase):
             self.assertEqual(small.stdout.split()[4], pinned.stdout.split()[4])
 
     def test_random_work(self):
-        with harness.Daemon() as daemon, compiled(RANDOM, "-std=c++17") as program:
+        program = compiled(RANDOM, "-std=c++17")
+        with harness.Daemon() as daemon:
             for seed in range(6):
                 with self.subTest(seed=seed):
                     communicator = ("shm", "unix", "tcp")[seed % 3]
@@ -505,7 +506,8 @@ class Managed(unittest.TestCase):
                     self.assertEqual(run.stdout, "equal\n", run.stderr)
 
     def test_random_work_of_several_gpus(self):
-        with harness.Daemon("--set=software.devices=3") as daemon, compiled(RANDOM, "-std=c++17") as program:
+        program = compiled(RANDOM, "-std=c++17")
+        with harness.Daemon("--set=software.devices=3") as daemon:
             for seed in range(9):
                 # In turn on one GPU that the others access, and with a copy on each.
                 migrates = ("true", "false")[seed % 2]
@@ -521,7 +523,8 @@ class Managed(unittest.TestCase):
         return end_with(self, subprocess.Popen(command, env=environment, text=True, **pipes))
 
     def test_random_work_while_the_session_moves(self):
-        with harness.Daemon() as here, harness.Daemon() as there, compiled(RANDOM, "-std=c++17") as program:
+        program = compiled(RANDOM, "-std=c++17")
+        with harness.Daemon() as here, harness.Daemon() as there:
             guest = self.start([program, "7"], here)
             eventually(here.sessions, "the program has a session")
             for source, target in [(here, there), (there, here)] * 3:
@@ -530,7 +533,8 @@ class Managed(unittest.TestCase):
             self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
 
     def test_a_process_that_uses_one_of_several_gpus_moves_alone(self):
-        with harness.Daemon(GPUS) as here, harness.Daemon(GPUS) as there, compiled(RANDOM, "-std=c++17") as program:
+        program = compiled(RANDOM, "-std=c++17")
+        with harness.Daemon(GPUS) as here, harness.Daemon(GPUS) as there:
             guest = self.start([program, "7", "1"], here)
             self.assertEqual(guest.stderr.readline(), "uses all\n")
             eventually(lambda: len(here.sessions()) == 1, "only the session is left")
@@ -539,7 +543,8 @@ class Managed(unittest.TestCase):
             self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
 
     def test_random_work_of_several_gpus_while_they_move(self):
-        with harness.Daemon(GPUS) as here, harness.Daemon(GPUS) as there, compiled(RANDOM, "-std=c++17") as program:
+        program = compiled(RANDOM, "-std=c++17")
+        with harness.Daemon(GPUS) as here, harness.Daemon(GPUS) as there:
             for communicator, migrates in itertools.product(harness.HOST_COMMUNICATORS, ("true", "false")):
                 with self.subTest(communicator, migrates=migrates):
                     guest = self.start([program, "7"], here, communicator, PARAGPU_MANAGED_MIGRATE=migrates)
@@ -553,7 +558,8 @@ class Managed(unittest.TestCase):
                     self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
 
     def test_kernel_and_program_answer_each_other(self):
-        with harness.Daemon() as daemon, compiled(TALK) as program:
+        program = compiled(TALK)
+        with harness.Daemon() as daemon:
             for migrate in ("true", "false"):
                 # Copies on each of several GPUs would not be synchronized while the kernel runs.
                 run = self.run_in(daemon, [program], PARAGPU_MANAGED_MIGRATE=migrate, CUDA_VISIBLE_DEVICES="0")
@@ -561,18 +567,21 @@ class Managed(unittest.TestCase):
 
     @unittest.skipUnless(can_migrate(), "this process may not use userfaultfd(2)")
     def test_memory_that_is_gone(self):
-        with harness.Daemon() as daemon, compiled(GONE) as program:
+        program = compiled(GONE)
+        with harness.Daemon() as daemon:
             run = self.run_in(daemon, [program])
             self.assertEqual(run.stdout, "child 1, parent 7, freed 1\n", run.stderr)
 
     @unittest.skipUnless(can_migrate(), "this process may not use userfaultfd(2)")
     def test_it_counts_against_the_limit(self):
-        with harness.Daemon("--set=limits.memory=64MiB") as daemon, compiled(LIMIT) as program:
+        program = compiled(LIMIT)
+        with harness.Daemon("--set=limits.memory=64MiB") as daemon:
             run = self.run_in(daemon, [program])
             self.assertEqual(run.stdout, "cudaSuccess cudaErrorMemoryAllocation\ncudaSuccess\n", run.stderr)
 
     def test_variables_have_one_value_on_several_gpus(self):
-        with harness.Daemon(GPUS) as daemon, compiled(VARIABLES, "-std=c++17") as program:
+        program = compiled(VARIABLES, "-std=c++17")
+        with harness.Daemon(GPUS) as daemon:
             for communicator, migrates in itertools.product(harness.HOST_COMMUNICATORS, ("true", "false")):
                 with self.subTest(communicator, migrates=migrates):
                     run = self.run_in(daemon, [program], communicator, PARAGPU_MANAGED_MIGRATE=migrates)
@@ -580,16 +589,17 @@ class Managed(unittest.TestCase):
 
     @unittest.skipUnless(can_migrate(), "this process may not use userfaultfd(2)")
     def test_prefetches_and_preferred_locations_move_it_between_gpus(self):
-        with compiled(PLACES) as program:
-            for gpus, communicator in ((2, "shm"), (3, "unix"), (2, "tcp")):
-                # With a limit, free memory does not depend on other processes of the GPU.
-                arguments = (f"--set=software.devices={gpus}", "--set=limits.memory=1GiB")
-                with self.subTest(gpus=gpus, communicator=communicator), harness.Daemon(*arguments) as daemon:
-                    run = self.run_in(daemon, [program], communicator)
-                    self.assertEqual(run.stdout, "in place\n", run.stderr + daemon.log())
+        program = compiled(PLACES)
+        for gpus, communicator in ((2, "shm"), (3, "unix"), (2, "tcp")):
+            # With a limit, free memory does not depend on other processes of the GPU.
+            arguments = (f"--set=software.devices={gpus}", "--set=limits.memory=1GiB")
+            with self.subTest(gpus=gpus, communicator=communicator), harness.Daemon(*arguments) as daemon:
+                run = self.run_in(daemon, [program], communicator)
+                self.assertEqual(run.stdout, "in place\n", run.stderr + daemon.log())
 
     def test_prefetches_beside_other_threads(self):
-        with harness.Daemon(GPUS) as daemon, compiled(CROWD, "-std=c++17") as program:
+        program = compiled(CROWD, "-std=c++17")
+        with harness.Daemon(GPUS) as daemon:
             for communicator in harness.HOST_COMMUNICATORS:
                 with self.subTest(communicator):
                     run = self.run_in(daemon, [program], communicator)

@@ -1,7 +1,9 @@
 """Every test program over every communicator of a host."""
 
-import contextlib
+import atexit
+import functools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -81,19 +83,20 @@ def digest(run):
     return next(word for word in run.output.split() if word.startswith("digest="))
 
 
-@contextlib.contextmanager
+@functools.cache
 def compiled(text, *flags):
-    """A program compiled from its text, while the context lasts: its path."""
+    """The path of a program compiled from its text, once in this process."""
     compiler = os.path.join(harness.ROOT, ".cache/cuda-13.0/bin/nvcc")
     # A machine with a GPU may have its own.
     compiler = compiler if os.path.exists(compiler) else "nvcc"
-    with tempfile.TemporaryDirectory() as folder:
-        source, program = os.path.join(folder, "program.cu"), os.path.join(folder, "program")
-        with open(source, "w", encoding="utf-8") as file:
-            file.write(text)
-        command = [compiler, "-arch=compute_75", *flags, source, "-o", program]
-        subprocess.run(command, check=True, timeout=200, capture_output=True)
-        yield program
+    folder = tempfile.mkdtemp(prefix="paragpu-compiled-")
+    atexit.register(shutil.rmtree, folder)
+    source, program = os.path.join(folder, "program.cu"), os.path.join(folder, "program")
+    with open(source, "w", encoding="utf-8") as file:
+        file.write(text)
+    command = [compiler, "-arch=compute_75", *flags, source, "-o", program]
+    subprocess.run(command, check=True, timeout=200, capture_output=True)
+    return program
 
 
 class Programs(unittest.TestCase):
@@ -135,19 +138,19 @@ class Programs(unittest.TestCase):
 
     def test_modules_are_loaded_when_the_environment_says(self):
         """A variable of 64 MiB takes memory as soon as there is a context, or at its first use."""
-        with compiled(LARGE, "-cudart", "shared") as program:
-            for mode, want in ((None, "later"), ("LAZY", "later"), ("EAGER", "before")):
-                with self.subTest(mode):
-                    environment = self.daemon.guest_environment("shm")
-                    environment.pop("CUDA_MODULE_LOADING", None)
-                    environment |= {"CUDA_MODULE_LOADING": mode} if mode else {}
-                    run = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60)
-                    self.assertEqual((run.returncode, run.stdout), (0, f"{want}\n"), run.stderr)
+        program = compiled(LARGE, "-cudart", "shared")
+        for mode, want in ((None, "later"), ("LAZY", "later"), ("EAGER", "before")):
+            with self.subTest(mode):
+                environment = self.daemon.guest_environment("shm")
+                environment.pop("CUDA_MODULE_LOADING", None)
+                environment |= {"CUDA_MODULE_LOADING": mode} if mode else {}
+                run = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60)
+                self.assertEqual((run.returncode, run.stdout), (0, f"{want}\n"), run.stderr)
 
     def test_what_ends_with_a_thread_or_the_process_may_use_cuda(self):
-        with compiled(ENDING, "--default-stream", "per-thread") as program:
-            run = self.daemon.run(program, "shm")
-            self.assertEqual((run.code, run.output), (0, "".join(f"{where}: fine\n" for where in ENDED)), run.errors)
+        program = compiled(ENDING, "--default-stream", "per-thread")
+        run = self.daemon.run(program, "shm")
+        self.assertEqual((run.code, run.output), (0, "".join(f"{where}: fine\n" for where in ENDED)), run.errors)
         self.assertEqual(self.daemon.left(), [])
 
     def test_a_program_that_locks_its_memory_does_not_fill_the_window(self):

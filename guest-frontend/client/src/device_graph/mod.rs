@@ -281,9 +281,7 @@ impl Graphs {
     /// `INVALID_HANDLE` if it was destroyed; as [`Link::check`].
     pub(crate) fn launch(&self, graph: &DeviceGraph, stream: &Arc<Stream>) -> Result<()> {
         let mut plan = graph.plan.lock();
-        if plan.ended {
-            return Err(Status::INVALID_HANDLE);
-        }
+        plan.check()?;
         if self.parts.host.is_adopted_in(&plan.words) {
             self.parts.streams.synchronize(stream)?;
         }
@@ -321,9 +319,7 @@ impl Graphs {
     /// `INVALID_HANDLE` if it was destroyed; as [`Link::check`].
     pub(crate) fn destroy(&self, graph: &DeviceGraph) -> Result<()> {
         let mut plan = graph.plan.lock();
-        if plan.ended {
-            return Err(Status::INVALID_HANDLE);
-        }
+        plan.check()?;
         self.parts.link.post(&GraphDestroy {
             graph: graph.handle,
         })?;

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::objects::event::Event;
-use crate::objects::graph::{Flat, NodeName, Work};
+use crate::objects::graph::{Flat, Graph, NodeName, Work};
 use crate::objects::graph_memory::GraphMemory;
 use crate::user_object::HeldReferences;
 
@@ -24,12 +24,12 @@ pub(crate) struct DeviceGraph {
     pub(super) handle: GraphExecHandle,
     /// A launch frees memory that an earlier one left allocated.
     pub(super) auto_free: bool,
-    pub(crate) plan: Mutex<Plan>,
+    pub(super) plan: Mutex<Plan>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
-    pub(crate) flat: Vec<Flat>,
+pub(super) struct Plan {
+    pub(super) flat: Vec<Flat>,
     /// Of each flat node.
     pub(super) steps: Vec<Step>,
     pub(super) by_name: HashMap<NodeName, usize>,
@@ -40,10 +40,10 @@ pub(crate) struct Plan {
     /// Pinned memory for copies.
     pub(super) staging: Vec<u64>,
     /// Memory that a launch allocates (true) and frees, in order.
-    pub(crate) memory: Vec<(bool, Arc<GraphMemory>)>,
+    pub(super) memory: Vec<(bool, Arc<GraphMemory>)>,
     /// User objects.
-    pub(crate) held: HeldReferences,
-    pub(crate) ended: bool,
+    pub(super) held: HeldReferences,
+    pub(super) ended: bool,
 }
 
 /// How a flat node is sent.
@@ -73,6 +73,17 @@ pub(super) struct Staging {
 }
 
 impl Plan {
+    /// Checks that the graph was not destroyed.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.ended {
+            true => Err(Status::INVALID_HANDLE),
+            false => Ok(()),
+        }
+    }
+
     /// Events that a launch records.
     pub(super) fn recorded(&self) -> impl Iterator<Item = &Arc<Event>> {
         self.flat.iter().filter_map(|flat| match &flat.work {
@@ -162,6 +173,34 @@ pub(crate) fn check_memory<'a>(
 }
 
 impl DeviceGraph {
+    /// The memory that a launch allocates (true) and frees, in order.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` if it was destroyed.
+    pub(crate) fn memory(&self) -> Result<Vec<(bool, Arc<GraphMemory>)>> {
+        let plan = self.plan.lock();
+        plan.check()?;
+        Ok(plan.memory.clone())
+    }
+
+    /// The nodes, with their current work.
+    pub(crate) fn nodes(&self) -> Vec<Flat> {
+        self.plan.lock().flat.clone()
+    }
+
+    /// A graph of these nodes.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` if it was destroyed; `NOT_SUPPORTED` for conditional nodes.
+    pub(crate) fn to_graph(&self) -> Result<Arc<Graph>> {
+        let plan = self.plan.lock();
+        plan.check()?;
+        if plan.flat.iter().any(|flat| !flat.bodies.is_empty()) {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        Ok(Graph::of_flat(&plan.flat, plan.held.all()))
+    }
+
     /// Whether a node was created from `name`.
     pub(crate) fn has(&self, name: NodeName) -> bool {
         self.plan.lock().by_name.contains_key(&name)

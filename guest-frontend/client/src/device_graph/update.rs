@@ -57,9 +57,7 @@ impl Graphs {
         flat: Vec<Flat>,
     ) -> Result<Result<(), (Option<NodeName>, Refusal)>> {
         let mut plan = graph.plan.lock();
-        if plan.ended {
-            return Err(Status::INVALID_HANDLE);
-        }
+        plan.check()?;
         let mut outcome = Ok(());
         // Conditions first, because kernels refer to them.
         let is_value = |flat: &Flat| matches!(flat.work, Work::Conditional(_));

@@ -242,11 +242,7 @@ impl GraphExec {
         let mut memory = Vec::new();
         for part in &self.parts {
             part.session.check()?;
-            let plan = part.graph.plan.lock();
-            if plan.ended {
-                return Err(Status::INVALID_HANDLE);
-            }
-            memory.extend(plan.memory.iter().cloned());
+            memory.extend(part.graph.memory()?);
         }
         check_memory(&memory, self.flags & AUTO_FREE != 0)
     }
@@ -256,27 +252,19 @@ impl GraphExec {
         let [part] = &*self.parts else {
             return stream.cannot_capture();
         };
-        let plan = part.graph.plan.lock();
-        if plan.ended {
-            return Err(Status::INVALID_HANDLE);
-        }
-        if plan.flat.iter().any(|flat| !flat.bodies.is_empty()) {
-            return Err(Status::NOT_SUPPORTED);
-        }
-        stream.note(Work::Child(Graph::of_flat(&plan.flat, plan.held.all())))
+        stream.note(Work::Child(part.graph.to_graph()?))
     }
 
     /// All nodes, with their current work.
     fn flat(&self) -> Vec<Flat> {
         if let [part] = &*self.parts {
-            return part.graph.plan.lock().flat.clone();
+            return part.graph.nodes();
         }
         let mut all = self.whole.clone();
         for part in &self.parts {
-            let plan = part.graph.plan.lock();
-            for (place, current) in part.segment.nodes.iter().zip(&plan.flat) {
+            for (place, current) in part.segment.nodes.iter().zip(part.graph.nodes()) {
                 if let Some(node) = all.get_mut(*place) {
-                    node.work = current.work.clone();
+                    node.work = current.work;
                 }
             }
         }
