@@ -85,13 +85,15 @@ class BadMemory(unittest.TestCase):
     """Each such use fails by itself, and what comes after it works."""
 
     def test_reservations_without_end(self):
-        with harness.Daemon() as daemon, compiled(RESERVATIONS, "-std=c++17") as program:
+        program = compiled(RESERVATIONS, "-std=c++17")
+        with harness.Daemon() as daemon:
             run = daemon.run(program, "shm", timeout=110)
             self.assertEqual(run.output, "refused\n", run.errors)
 
     def test_tensor_maps_over_freed_memory(self):
         # Of so much memory the host keeps nothing that the program freed.
-        with harness.Daemon("--set=software.memory=64MiB") as daemon, compiled(FREED, "-std=c++17", "-arch=compute_90") as program:
+        program = compiled(FREED, "-std=c++17", "-arch=compute_90")
+        with harness.Daemon("--set=software.memory=64MiB") as daemon:
             run = daemon.run(program, "shm", timeout=60)
             self.assertEqual(run.output, "1010101, then cudaErrorIllegalAddress\n", run.errors)
             after = daemon.run("vectorAdd", "shm")

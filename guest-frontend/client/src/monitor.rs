@@ -45,8 +45,8 @@ pub struct Usage {
 /// the bytes of the reply, or nothing if the session does not answer.
 pub type OverSession = Box<dyn Fn(u16, &[u8]) -> Option<Vec<u8>> + Send + Sync>;
 
-/// Where queries go.
-enum Way {
+/// What carries queries.
+enum Medium {
     /// Over a connection of their own.
     Own(Box<Link>),
     /// Over the session that another library of the process has: a host needs tens of
@@ -54,9 +54,9 @@ enum Way {
     Session(OverSession),
 }
 
-/// A way to query a device.
+/// Queries a device.
 pub struct Monitor {
-    way: Way,
+    medium: Medium,
     ordinal: u32,
     device_count: u32,
 }
@@ -84,7 +84,7 @@ impl Monitor {
             ..
         } = connect_for_queries(config, ordinal)?;
         Ok(Self {
-            way: Way::Own(Box::new(Link::for_queries(connection, spin))),
+            medium: Medium::Own(Box::new(Link::for_queries(connection, spin))),
             ordinal,
             device_count: welcome.device_count,
         })
@@ -94,7 +94,7 @@ impl Monitor {
     #[must_use]
     pub fn over_session(query: OverSession, ordinal: u32, device_count: u32) -> Self {
         Self {
-            way: Way::Session(query),
+            medium: Medium::Session(query),
             ordinal,
             device_count,
         }
@@ -103,7 +103,7 @@ impl Monitor {
     /// Whether queries go over a session of the process.
     #[must_use]
     pub fn is_over_session(&self) -> bool {
-        matches!(self.way, Way::Session(_))
+        matches!(self.medium, Medium::Session(_))
     }
 
     /// Calls the host and reads the reply.
@@ -112,9 +112,9 @@ impl Monitor {
         call: &C,
         read: impl FnOnce(C::Reply<'_>) -> R,
     ) -> Result<R> {
-        let query = match &self.way {
-            Way::Own(link) => return link.call_with(call, None, read),
-            Way::Session(query) => query,
+        let query = match &self.medium {
+            Medium::Own(link) => return link.call_with(call, None, read),
+            Medium::Session(query) => query,
         };
         let reply = query(C::INFO.number, &encode_all(call)).ok_or(Status::NOT_READY)?;
         match reply::decode::<C::Reply<'_>>(&reply) {
@@ -185,7 +185,7 @@ impl Monitor {
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        if let Way::Own(link) = &self.way {
+        if let Medium::Own(link) = &self.medium {
             link.close();
         }
     }
