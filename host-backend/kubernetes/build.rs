@@ -15,7 +15,8 @@ fn main() {
         ))
     };
     let shutdown = method("Shutdown", "ShutdownParams", "ShutdownResult");
-    Builder::new().compile(&[
+    // Only tests connect as clients, over channels of their own.
+    Builder::new().build_transport(false).compile(&[
         Service::builder()
             .package("k8s.io.kubelet.pkg.apis.dra.v1")
             .name("DRAPlugin")
