@@ -8,7 +8,7 @@ use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::handle::{
     AliasAddress, DeviceAddress, ShadowAddress, StreamHandle, WindowOffset,
 };
-use paragpu_protocol::layout::{CHUNK, Regions};
+use paragpu_protocol::layout::{CHUNK, MAX_DEVICES, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 
@@ -272,7 +272,8 @@ fn window_memory_is_pinned_once() {
 #[test]
 fn a_shadow_may_be_in_the_region_of_another_device() {
     let mut guest = Guest::new();
-    let elsewhere = Regions::of(3).unwrap();
+    // Other tests take the first free ones.
+    let elsewhere = Regions::of(MAX_DEVICES - 1).unwrap();
     let create = |address| ShadowCreate {
         address: ShadowAddress(address),
         size: 4096,
