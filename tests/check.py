@@ -69,15 +69,32 @@ def folder(package):
     return os.path.dirname(package["manifest_path"])
 
 
+def dependents(package, packages):
+    """Packages of the workspace that depend on one, also for their tests."""
+    found, left = set(), [package["name"]]
+    while left:
+        name = left.pop()
+        new = {other["name"] for other in packages if any(name == on["name"] for on in other["dependencies"])} - found
+        found |= new
+        left += new
+    return found
+
+
 class UnitTests:
     """A crate's unit and integration tests."""
 
-    def __init__(self, package):
+    # A library's tests cannot be chosen by name. With all libraries' tests, those of
+    # dependents are compiled, too; with the package's alone, dependencies are, once, with the
+    # features that it chooses. So many dependents are the more expensive ones.
+    FEW = 4
+
+    def __init__(self, package, packages):
         self.package = package
-        # A library's tests cannot be chosen by name.
         has_library = any("lib" in kind for target in package["targets"] for kind in target["kind"])
-        self.library = ["cargo", "test", "-p", package["name"], "--lib"] if has_library else None
+        alone = has_library and len(dependents(package, packages)) > self.FEW
+        self.library = ["cargo", "test", "-p", package["name"], "--lib"] if alone else None
         others, self.examples = self.chosen("bin", "test"), self.chosen("example")
+        others = ["--lib", *others] if has_library and not alone else others
         self.others = ["cargo", "test", "--workspace", *others, "--no-run"] if others else None
 
     def chosen(self, *kinds):
@@ -145,9 +162,10 @@ class PythonTests:
         return {"PARAGPU_TEST_BINARIES": PLACE, "PARAGPU_TEST_LIBRARIES": libraries}
 
 
-def steps(name, package):
+def steps(name, known):
     """Name, command, counter and environment of a step."""
-    unit, python = UnitTests(package), PythonTests(PYTHON.get(name, []))
+    package = known[name]
+    unit, python = UnitTests(package, known.values()), PythonTests(PYTHON.get(name, []))
     yield "clippy", ["cargo", "clippy", "-p", package["name"], "--all-targets", "--all-features", "--", "-D", "warnings"], run.one, None
     build = [*unit.build(), *([python.build()] if python.tests else [])]
     yield "build", ["bash", "-c", " && ".join(map(shlex.join, build))], run.one, None
@@ -168,7 +186,7 @@ def main():
         sys.exit(f"check.py: no such crate: {name}; there are {', '.join(sorted(known))}")
     os.makedirs(run.LOGS, exist_ok=True)
     total, begin, processor, running = run.Count(), time.monotonic(), 0.0, run.Running()
-    for step, command, counter, environment in steps(name, known[name]):
+    for step, command, counter, environment in steps(name, known):
         stage = run.Stage(f"{name}-{step}", command, counter, environment=environment)
         run.run(stage, running)
         processor += stage.processor
