@@ -292,12 +292,7 @@ impl Link {
         lent: Option<HostSlice>,
         note: impl FnMut(u64),
     ) -> Result<u64> {
-        self.check()?;
-        statistics::count_posted();
-        encoded(call, |payload| {
-            let message = Message::new(C::INFO.number, 0, payload);
-            self.send(Message { lent, ..message }, note)
-        })
+        self.post_as(call, |message| Message { lent, ..message }, note)
     }
 
     /// As [`post_and`](Self::post_and), for a call for whose submission the thread
@@ -307,18 +302,29 @@ impl Link {
         call: &C,
         note: impl FnMut(u64),
     ) -> Result<u64> {
+        let is_awaited = true;
+        self.post_as(
+            call,
+            |message| Message {
+                is_awaited,
+                ..message
+            },
+            note,
+        )
+    }
+
+    /// Posts a call as `change` has its message.
+    fn post_as<'a, C: WireCall<'a>>(
+        &self,
+        call: &C,
+        change: impl for<'m> FnOnce(Message<'m>) -> Message<'m>,
+        note: impl FnMut(u64),
+    ) -> Result<u64> {
         self.check()?;
         statistics::count_posted();
         encoded(call, |payload| {
-            let is_awaited = true;
             let message = Message::new(C::INFO.number, 0, payload);
-            self.send(
-                Message {
-                    is_awaited,
-                    ..message
-                },
-                note,
-            )
+            self.send(change(message), note)
         })
     }
 

@@ -102,9 +102,7 @@ impl Gpu {
         {
             return Ok(());
         }
-        self.device().submit(work, stream)?;
-        self.lanes.tell(place);
-        Ok(())
+        self.submit_launch(work, stream, place)
     }
 
     /// Submits a launch of a session whose launches are limited. Threads do not wait for them
@@ -116,6 +114,11 @@ impl Gpu {
         place: Place,
     ) -> Result<()> {
         self.lanes.rest();
+        self.submit_launch(work, stream, place)
+    }
+
+    /// Submits a launch from this thread.
+    fn submit_launch(&mut self, work: &Work<'_>, stream: StreamId, place: Place) -> Result<()> {
         self.device().submit(work, stream)?;
         self.lanes.tell(place);
         Ok(())

@@ -310,7 +310,7 @@ pub(crate) struct Place {
     pub(crate) position: u64,
     /// The number of calls directly before it that it does not follow.
     pub(crate) concurrent: u64,
-    /// The word of the thread that waits for it; 0 if none does.
+    /// The launch word of the waiting thread; 0 if no thread waits for it.
     pub(crate) word: u32,
 }
 

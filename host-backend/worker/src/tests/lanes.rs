@@ -154,7 +154,7 @@ fn a_stream_is_destroyed_behind_its_launches() {
     wide.guest.goodbye();
 }
 
-/// Whoever waits for a launch is told, whatever becomes of it.
+/// A thread that waits for its launch is told, even if the launch fails.
 #[test]
 fn a_thread_that_waits_for_a_launch_is_told() {
     const WORD: u32 = 5;
