@@ -4,32 +4,21 @@
 //!
 //! `cargo bench -p paragpu-client --bench posted`
 
-use std::os::unix::net::UnixStream;
+#[path = "../tests/common/plain_host.rs"]
+mod plain_host;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use paragpu_client::Session;
 use paragpu_client::launch::Shape;
 use paragpu_communicator::{Connection, Wait};
-use paragpu_communicator_ring::shm;
 use paragpu_protocol::call::WireCall as _;
-use paragpu_protocol::codec::{Bytes, Field, Text, decode_all};
+use paragpu_protocol::codec::decode_all;
 use paragpu_protocol::frame::REPLY;
-use paragpu_protocol::handshake::{VERSION, Welcome};
-use paragpu_protocol::layout::Regions;
-use paragpu_protocol::reply::encode_done;
-use paragpu_protocol::table::{FunctionGet, ImageQuery, ModuleLoad, Ping, SnapshotDevice};
-use paragpu_protocol::types::{DeviceSnapshot, FunctionInfo, encode_pairs};
+use paragpu_protocol::table::Ping;
 
 const LAUNCHES: u32 = 200_000;
 const ROUNDS: u32 = 7;
-
-fn reply<'a, T: Field<'a>>(value: &T) -> Vec<u8> {
-    let mut out = Vec::new();
-    let tail = encode_done(value, &mut out).to_vec();
-    out.extend(tail);
-    out
-}
 
 fn serve(connection: Connection, stop: &AtomicBool) {
     let Connection {
@@ -49,24 +38,10 @@ fn serve(connection: Connection, stop: &AtomicBool) {
             continue;
         }
         let answer = match frame.header.kind {
-            kind if kind == SnapshotDevice::INFO.number => reply(&DeviceSnapshot {
-                driver_version: 13_000,
-                total_memory: 1 << 30,
-                uuid: [0; 16],
-                name: Text("none"),
-                pci_bus_id: Text("0000:00:00.0"),
-                attributes: Bytes(&[]),
-            }),
             kind if kind == Ping::INFO.number => {
-                reply(&decode_all::<Ping>(frame.payload).unwrap().value)
+                plain_host::reply(&decode_all::<Ping>(frame.payload).unwrap().value)
             }
-            kind if kind == ImageQuery::INFO.number => reply(&true),
-            kind if kind == ModuleLoad::INFO.number => reply(&Text("")),
-            kind if kind == FunctionGet::INFO.number => reply(&FunctionInfo {
-                attributes: Bytes(&[]),
-                parameters: Bytes(&encode_pairs([(0, 8), (8, 8), (16, 8)])),
-            }),
-            _ => reply(&()),
+            kind => plain_host::answer(kind, &[(0, 8), (8, 8), (16, 8)]),
         };
         let kind = frame.header.kind | REPLY;
         let _ = sender.send(kind, frame.header.slot, Some(executed), &[&answer]);
@@ -75,30 +50,12 @@ fn serve(connection: Connection, stop: &AtomicBool) {
 }
 
 fn main() {
-    let (guest, host) = UnixStream::pair().unwrap();
-    let regions = Regions::of(0).unwrap();
-    let (host, ends) =
-        shm::create(64 << 20, 4 << 20, host.into(), shm::Options::default()).unwrap();
-    let options = shm::Options {
-        window_address: Some(regions.window),
-        ..shm::Options::default()
-    };
-    let guest = shm::attach(ends, guest.into(), options).unwrap();
+    let (guest, host) = plain_host::connect();
     let bare = std::sync::Arc::clone(&guest.sender);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| serve(host, &stop));
-        let welcome = Welcome {
-            version: VERSION,
-            session: 1,
-            token: [0; 16],
-            device_count: 1,
-            taken: 0,
-            shares_window: false,
-            wants_pinned: false,
-            region_size: 0,
-        };
-        let session = Session::new(guest, welcome, 0, Duration::from_micros(50)).unwrap();
+        let session = plain_host::session(guest, false);
         let module = session.modules().load(b".version 8.0", &[]).unwrap();
         let function = session.modules().function(&module, "null").unwrap();
         let shape = Shape {

@@ -1,40 +1,30 @@
 //! Launches that return once the host has submitted them, because it asks for that. The test is
 //! the host.
 
-use std::os::unix::net::UnixStream;
+#[path = "common/plain_host.rs"]
+mod plain_host;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
 
 use paragpu_client::Session;
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
 use paragpu_client::sys::memory::{load_token, store_token};
 use paragpu_communicator::{Connection, Wait, Window};
-use paragpu_communicator_ring::shm;
 use paragpu_protocol::call::WireCall as _;
-use paragpu_protocol::codec::{Bytes, Field, Text, decode_all};
+use paragpu_protocol::codec::decode_all;
 use paragpu_protocol::frame::{Control, REPLY};
-use paragpu_protocol::handshake::{VERSION, Welcome};
-use paragpu_protocol::layout::{Regions, launch_word};
-use paragpu_protocol::reply::encode_done;
-use paragpu_protocol::table::{FunctionGet, ImageQuery, Launch, ModuleLoad, SnapshotDevice};
-use paragpu_protocol::types::{DeviceSnapshot, FunctionInfo, encode_pairs};
+use paragpu_protocol::layout::launch_word;
+use paragpu_protocol::table::Launch;
 
 /// A launch that the host received.
 struct Received {
     position: u64,
     /// The number of launches directly before it that it does not follow.
     concurrent: u64,
-    /// The word of the thread that waits.
+    /// The launch word of the waiting thread.
     word: u32,
-}
-
-fn reply<'a, T: Field<'a>>(value: &T) -> Vec<u8> {
-    let mut out = Vec::new();
-    let tail = encode_done(value, &mut out).to_vec();
-    out.extend(tail);
-    out
 }
 
 /// Answers calls and reports launches until the guest leaves.
@@ -61,31 +51,7 @@ fn serve(connection: Connection, launches: &Sender<Received>) {
         if frame.header.slot == 0 {
             continue;
         }
-        let answer = match kind {
-            kind if kind == SnapshotDevice::INFO.number => reply(&DeviceSnapshot {
-                driver_version: 13_000,
-                total_memory: 1 << 30,
-                uuid: [0; 16],
-                name: Text("none"),
-                pci_bus_id: Text("0000:00:00.0"),
-                attributes: Bytes(&encode_pairs([
-                    (1, 1024),
-                    (2, 1024),
-                    (3, 64),
-                    (4, 1024),
-                    (5, 1024),
-                    (6, 64),
-                    (7, 64),
-                ])),
-            }),
-            kind if kind == ImageQuery::INFO.number => reply(&true),
-            kind if kind == ModuleLoad::INFO.number => reply(&Text("")),
-            kind if kind == FunctionGet::INFO.number => reply(&FunctionInfo {
-                attributes: Bytes(&[]),
-                parameters: Bytes(&[]),
-            }),
-            _ => reply(&()),
-        };
+        let answer = plain_host::answer(kind, &[]);
         let sent = sender.send(kind | REPLY, frame.header.slot, Some(position), &[&answer]);
         if sent.and_then(|_| sender.flush()).is_err() {
             return;
@@ -107,30 +73,12 @@ fn launch(session: &Session, function: &Function) {
 
 /// Runs `test` with a session, a kernel, the window and the launches that the host receives.
 fn with_host(test: impl FnOnce(&Session, &Function, &Window, &Receiver<Received>)) {
-    let (guest, host) = UnixStream::pair().unwrap();
-    let regions = Regions::of(0).unwrap();
-    let (host, ends) =
-        shm::create(64 << 20, 4 << 20, host.into(), shm::Options::default()).unwrap();
-    let options = shm::Options {
-        window_address: Some(regions.window),
-        ..shm::Options::default()
-    };
-    let guest = shm::attach(ends, guest.into(), options).unwrap();
+    let (guest, host) = plain_host::connect();
     let window = host.window.clone().unwrap();
     let (launches, received) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || serve(host, &launches));
-        let welcome = Welcome {
-            version: VERSION,
-            session: 1,
-            token: [0; 16],
-            device_count: 1,
-            taken: 0,
-            shares_window: true,
-            wants_pinned: false,
-            region_size: 0,
-        };
-        let session = Session::new(guest, welcome, 0, Duration::from_micros(50)).unwrap();
+        let session = plain_host::session(guest, true);
         let module = session.modules().load(b".version 8.0", &[]).unwrap();
         let function = session.modules().function(&module, "null").unwrap();
         test(&session, &function, &window, &received);

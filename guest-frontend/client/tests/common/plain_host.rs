@@ -1,0 +1,84 @@
+//! A host that does no work, over rings in this process: what tests and benchmarks of posted
+//! launches need of one.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paragpu_client::Session;
+use paragpu_communicator::Connection;
+use paragpu_communicator_ring::shm;
+use paragpu_protocol::call::WireCall as _;
+use paragpu_protocol::codec::{Bytes, Field, Text};
+use paragpu_protocol::handshake::{VERSION, Welcome};
+use paragpu_protocol::layout::Regions;
+use paragpu_protocol::reply::encode_done;
+use paragpu_protocol::table::{FunctionGet, ImageQuery, ModuleLoad, SnapshotDevice};
+use paragpu_protocol::types::{DeviceSnapshot, FunctionInfo, encode_pairs};
+
+/// Both ends of a connection: the guest's and the host's.
+pub fn connect() -> (Connection, Connection) {
+    let (guest, host) = UnixStream::pair().unwrap();
+    let (host, ends) =
+        shm::create(64 << 20, 4 << 20, host.into(), shm::Options::default()).unwrap();
+    let options = shm::Options {
+        window_address: Some(Regions::of(0).unwrap().window),
+        ..shm::Options::default()
+    };
+    let guest = shm::attach(ends, guest.into(), options).unwrap();
+    (guest, host)
+}
+
+/// The session at the guest's end.
+pub fn session(guest: Connection, shares_window: bool) -> Arc<Session> {
+    let welcome = Welcome {
+        version: VERSION,
+        session: 1,
+        token: [0; 16],
+        device_count: 1,
+        taken: 0,
+        shares_window,
+        wants_pinned: false,
+        region_size: 0,
+    };
+    Session::new(guest, welcome, 0, Duration::from_micros(50)).unwrap()
+}
+
+/// A successful reply with this value.
+pub fn reply<'a, T: Field<'a>>(value: &T) -> Vec<u8> {
+    let mut out = Vec::new();
+    let tail = encode_done(value, &mut out).to_vec();
+    out.extend(tail);
+    out
+}
+
+/// The reply to a call that needs no work. `parameters` are those of each kernel: offset and
+/// size.
+pub fn answer(call: u16, parameters: &[(u32, u32)]) -> Vec<u8> {
+    match call {
+        kind if kind == SnapshotDevice::INFO.number => reply(&DeviceSnapshot {
+            driver_version: 13_000,
+            total_memory: 1 << 30,
+            uuid: [0; 16],
+            name: Text("none"),
+            pci_bus_id: Text("0000:00:00.0"),
+            // The limits of blocks and grids.
+            attributes: Bytes(&encode_pairs([
+                (1, 1024),
+                (2, 1024),
+                (3, 64),
+                (4, 1024),
+                (5, 1024),
+                (6, 64),
+                (7, 64),
+            ])),
+        }),
+        kind if kind == ImageQuery::INFO.number => reply(&true),
+        kind if kind == ModuleLoad::INFO.number => reply(&Text("")),
+        kind if kind == FunctionGet::INFO.number => reply(&FunctionInfo {
+            attributes: Bytes(&[]),
+            parameters: Bytes(&encode_pairs(parameters.iter().copied())),
+        }),
+        _ => reply(&()),
+    }
+}
