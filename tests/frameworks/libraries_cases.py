@@ -6,20 +6,17 @@ on one GPU have the same digests.
 
 import ctypes
 import os
-import sys
 import time
 from functools import partial
 
 BEGAN = time.perf_counter()
-# With it products repeat themselves. PyTorch parses it with a regular expression at each
-# product, which takes several times as long as a small one, so clocks run without it.
-if "--turns" not in sys.argv:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # pylint: disable=wrong-import-position
-import torch
+from common import CASES, case, main, repeat_products
 
-from common import CASES, case, main
+repeat_products()
+
+import torch
 
 
 def random(*shape, dtype=torch.float32):

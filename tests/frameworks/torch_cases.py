@@ -1,23 +1,19 @@
 """PyTorch, torchvision, transformers and Triton: training, inference, graphs, compilation."""
 
-import os
-import sys
 import time
 
 BEGAN = time.perf_counter()
-# Results that are compared repeat themselves. Clocks run as users run PyTorch: it parses
-# the variable with a regular expression at each product, and fills each new tensor.
-REPEATED = "--turns" not in sys.argv
-if REPEATED:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # pylint: disable=wrong-import-position,import-outside-toplevel
+from common import REPEATED, case, main, repeat_products
+
+repeat_products()
+
 import torch
 from torch import nn
 from torch.nn import functional
 
-from common import case, main
-
+# PyTorch fills each new tensor then.
 torch.use_deterministic_algorithms(REPEATED, warn_only=True)
 DEVICE = "cuda"
 WIDTH, LAYERS, HEADS, WORDS, LENGTH = 1024, 12, 16, 4096, 256

@@ -1,5 +1,6 @@
 """What a compromised worker can still do, and what a confined one must be able to do."""
 
+import contextlib
 import errno
 import os
 import struct
@@ -100,15 +101,22 @@ time.sleep(3600)
 """
 
 
-@attack
-def descriptors_of_a_worker_that_is_taken_over(field):
-    """The daemon closes none of them where others would wait."""
+@contextlib.contextmanager
+def compromised(field, text):
+    """The field's daemon starts this program instead of workers."""
     with tempfile.TemporaryDirectory() as folder:
         program = os.path.join(folder, "worker")
         with open(program, "w", encoding="utf-8") as file:
-            file.write(TAKEN_OVER)
+            file.write(text)
         os.chmod(program, 0o755)
         field.again(f"--set=daemon.worker={program}", "--set=confine.users=")
+        yield
+
+
+@attack
+def descriptors_of_a_worker_that_is_taken_over(field):
+    """The daemon closes none of them where others would wait."""
+    with compromised(field, TAKEN_OVER):
         try:
             until("heard", lambda: "invalid message" in field.daemon.log())
             for _ in range(5):
@@ -140,12 +148,7 @@ while True:
 @attack
 def messages_of_a_worker_without_end(field):
     """A worker that sends faster than the daemon reads takes no time from others."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = os.path.join(folder, "worker")
-        with open(program, "w", encoding="utf-8") as file:
-            file.write(TALKATIVE)
-        os.chmod(program, 0o755)
-        field.again(f"--set=daemon.worker={program}", "--set=confine.users=")
+    with compromised(field, TALKATIVE):
         try:
             for _ in range(10):
                 expect(field.daemon.status()["sessions"] == 0, "a session is there")
