@@ -16,6 +16,9 @@ use crate::sys::Result;
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
 pub const CONTEXT_IS_DESTROYED: Status = Status(709);
 
+/// CU_CTX_SCHED_BLOCKING_SYNC.
+const BLOCKING_SYNC: u32 = 4;
+
 /// The green context whose resources a context has.
 #[derive(Debug)]
 pub struct GreenBinding {
@@ -65,6 +68,11 @@ pub fn forget_memory(address: u64) {
     }
 }
 
+/// Whether these flags ask threads to sleep while they wait.
+fn waits_sleep(flags: u32) -> bool {
+    flags & BLOCKING_SYNC != 0
+}
+
 impl Context {
     /// A context of a device's session.
     #[must_use]
@@ -76,6 +84,7 @@ impl Context {
         flags: u32,
     ) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(1);
+        session.set_waits_sleep(waits_sleep(flags));
         Self {
             handle,
             name: handle,
@@ -150,8 +159,9 @@ impl Context {
         self.flags.load(Ordering::Relaxed)
     }
 
-    /// Changes the flags.
+    /// Changes the flags. All contexts of a device wait as those say that were set last.
     pub fn set_flags(&self, flags: u32) {
+        self.session.set_waits_sleep(waits_sleep(flags));
         self.flags.store(flags, Ordering::Relaxed);
     }
 
