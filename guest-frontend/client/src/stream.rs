@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use paragpu_communicator::Window;
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::handle::{EventHandle, GreenHandle, StreamHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     ContextSynchronize, EventCreate, EventRecord, EventSynchronize, GraphLaunch, GreenStreamCreate,
-    HostFuncLaunch, Launch, StreamCreate, StreamDestroy, StreamQuery,
+    HostFuncLaunch, HostFuncSignal, Launch, StreamCreate, StreamDestroy, StreamQuery,
     StreamSetAttribute, StreamSynchronize, StreamWaitEvent,
 };
 use parking_lot::Mutex;
@@ -154,6 +155,19 @@ impl Streams {
             self.unordered.post(position);
         }
         self.progress.post(position);
+    }
+
+    /// Posts a host function as a call that the device executes by itself.
+    pub(crate) fn post_signal(&self, stream: &Stream, call: &HostFuncSignal) -> Result<u64> {
+        self.before_work(stream)?;
+        let number = HostFuncLaunch::INFO.number;
+        let note = |position| self.note_work(stream, number, position);
+        self.link.post_and(call, None, note)
+    }
+
+    /// The words that host and guest share, if the session is on a host that shares them.
+    pub(crate) fn words(&self) -> Option<&Window> {
+        self.window.words()
     }
 
     /// The number of the calling thread's launch word, if the host asks threads to wait for
