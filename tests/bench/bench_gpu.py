@@ -44,8 +44,6 @@ ONCE = {
     "launch_sync": WAITED_FOR,
     "graph100": WAITED_FOR,
     "threads8_rate": "on 16 processors six threads of the worker submit what eight threads of the program post; natively four threads reach 0.7 of eight's rate",
-    "program_callbacks": "of each host function, medians: 0.7 us until the guest hears of it, 0.7 us until its thread runs it, "
-    "6 us the function, 0.9 us until the worker hears of its end, 0.8 us until the driver goes on",
     "program_mappedMemory": "2.4 MB of the program's own memory are compared before each launch and fetched after each wait; "
     "of 1.4 ms for both on two cores 0.55 ms find what changed, 0.2 ms send it, 0.5 ms are the host's, 0.1 ms write it",
 }
