@@ -183,6 +183,12 @@ impl Worker {
         }
     }
 
+    /// Whether it serves its session, which neither ended nor was requested to end.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        matches!(self.state, State::Serving(_)) && !self.finished && !self.ending
+    }
+
     /// Returns its next message; `None` if there are no more. Drops a control socket that
     /// is closed or sends garbage.
     pub fn receive(&mut self, inbox: &mut Inbox) -> Option<FromWorker> {
