@@ -62,12 +62,6 @@ use crate::tenants::Tenants;
 use crate::users::{Users, worker_program};
 use crate::{Error, confine, logging, sys};
 
-/// Grace period between a request to end and a kill.
-const GRACE: Duration = Duration::from_secs(1);
-/// How long a session has room to begin, unless it does so earlier, and then for its first
-/// calls ([`Room`](crate::worker::Room)).
-const BEGINNING: Duration = Duration::from_millis(100);
-const FIRST_CALLS: Duration = Duration::from_millis(3);
 /// How long to accept no connections when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -9,13 +9,13 @@ use paragpu_control::worker::{self, Terms, ToWorker};
 
 use super::arrivals::{Waiting, patience, slots};
 use super::token::token;
-use super::{ACCEPT_PAUSE, Broker, GRACE};
+use super::{ACCEPT_PAUSE, Broker};
 use crate::handshake::{Guest, Pending, Progress, SessionRequest};
 use crate::listener::Peer;
 use crate::protection::Certified;
 use crate::session::{Facts, Session, now};
 use crate::tenants::DeviceProcess;
-use crate::worker::{State, Worker};
+use crate::worker::{GRACE, State, Worker};
 
 impl Broker {
     pub(super) fn accept(&mut self, position: usize) {

@@ -8,7 +8,7 @@ use paragpu_control::worker::ToWorker;
 use super::Broker;
 use super::token::token;
 use crate::received_fd::ReceivedFd;
-use crate::worker::{Line, State};
+use crate::worker::{State, WorkerSocket};
 
 impl Broker {
     /// Handles a worker's request about memory of its VM's other sessions.
@@ -96,7 +96,12 @@ impl Broker {
 }
 
 /// Answers a worker. One that does not read its socket is not waiting for a reply.
-fn answer(control: &Line, request: u64, offer: Option<Offer>, memory: Option<BorrowedFd<'_>>) {
+fn answer(
+    control: &WorkerSocket,
+    request: u64,
+    offer: Option<Offer>,
+    memory: Option<BorrowedFd<'_>>,
+) {
     let answer = ToWorker::Exchanged { request, offer };
     let _ = control.try_send(&answer, memory.as_slice());
 }

@@ -9,13 +9,14 @@ use paragpu_control::admin::Response;
 use paragpu_control::state;
 use paragpu_control::worker::{Progress, Terms, ToWorker};
 
+use super::Broker;
 use super::operations::KEPT;
 use super::order::{Kind, Ordered, Outcome, Restoring};
 use super::unnamed_checkpoint::UnnamedCheckpoint;
-use super::{Broker, GRACE};
 use crate::console::Console;
 use crate::notes::CheckpointSchedule;
 use crate::session::{Facts, Session, now};
+use crate::worker::GRACE;
 
 /// How long a restore waits for a worker.
 pub(super) const WORKER_TIMEOUT: Duration = Duration::from_secs(30);

@@ -2,16 +2,19 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use paragpu_control::worker::{FromWorker, Gpu, Report};
 
-use super::{Broker, FIRST_CALLS, GRACE};
+use super::Broker;
 use crate::session::Session;
-use crate::worker::{Room, State, Worker};
+use crate::worker::{GRACE, Room, State, Worker};
 
 /// Maximum number of workers that open a device at the same time.
 const STARTING: usize = 8;
+
+/// How long a session that has begun has room for its first calls.
+const FIRST_CALLS: Duration = Duration::from_millis(3);
 
 /// Maximum number of messages of a worker that are handled before those of others.
 pub(super) const MESSAGES: usize = 16;

@@ -8,11 +8,12 @@ use paragpu_control::socket::{ControlError, Inbox};
 use paragpu_control::worker::{FromWorker, ToWorker};
 
 use super::token::same;
-use super::{BEGINNING, GRACE};
 use crate::received_fd::{PeerKind, ReceivedFd};
 use crate::session::Session;
-use crate::worker::{Room, State, Worker};
+use crate::worker::{GRACE, Room, State, Worker};
 
+/// How long a session has room to begin, unless it does so earlier.
+const BEGINNING: Duration = Duration::from_millis(100);
 /// Interval of checks for expired certificates.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 
