@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -13,8 +14,7 @@ from .test_programs import compiled
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM, SHARER = os.path.join(HERE, "bad_memory_program.py"), os.path.join(HERE, "sharing_program.py")
-SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, MAP_FAILED = 0, 1, 2, 205
-MIB = 1 << 20
+SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE, UNKNOWN = 0, 1, 2, 201, 400, 999
 
 # Reserves until nothing is left, in large and in small pieces, and then works.
 RESERVATIONS = """
@@ -174,6 +174,32 @@ class OfOthers(unittest.TestCase):
                         self.assertTrue(0 < found["blocks"] * 4 <= 64 + 8 * (communicator == "shm"), found)
                         if way not in host:
                             self.assertEqual((found["blocks"], found["cuMemAlloc"]), (16, OUT_OF_MEMORY))
+
+    def test_exports_of_what_is_not_the_process_s_own_memory(self):
+        """An H100's answers (driver 580.159)."""
+        with harness.Daemon() as daemon:
+            for what, status in self.said(daemon, "shm", "exports").items():
+                want = UNKNOWN if re.match("(memory|a pool) from", what) else INVALID_CONTEXT if what == "the own handle" else INVALID_VALUE
+                self.assertEqual(status, want, what)
+
+    def test_maps_over_each_other(self):
+        """An H100 says NOT_SUPPORTED of a map of more than there is."""
+        with harness.Daemon() as daemon:
+            found = self.said(daemon, "shm", "maps")
+            self.assertEqual(found.pop("what was copied"), "0x707070707070707")
+            for what in ("a copy of the memory", "an unmap", "a release", "the end of the reservation"):
+                self.assertEqual(found.pop(what), SUCCESS, what)
+            self.assertGreater(len(found), 15)
+            self.assertEqual(set(found.values()), {INVALID_VALUE}, found)
+
+    def test_objects_of_another_context(self):
+        """An H100's answers."""
+        apart = {"a kernel in an own stream", "an own kernel in its stream", "a kernel in the legacy stream"}
+        apart |= {"an event in an own stream", "an own event in its stream"}
+        with harness.Daemon() as daemon:
+            found = self.said(daemon, "shm", "contexts")
+            self.assertEqual(found.pop("what was copied"), 0x01010101)
+            self.assertEqual(found, {what: INVALID_HANDLE if what in apart else SUCCESS for what in found})
 
 
 if __name__ == "__main__":

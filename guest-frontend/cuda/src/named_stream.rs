@@ -13,6 +13,7 @@ use paragpu_client::{Result, Session};
 use paragpu_protocol::status::Status;
 
 use crate::current::{self, Current};
+use crate::objects::context::{are_apart, has_other_contexts};
 use crate::objects::{self, Found, Object};
 
 /// The thread's own default stream of one device. It ends with the thread.
@@ -104,6 +105,14 @@ impl Named {
                 _ => Err(Status::INVALID_HANDLE),
             },
         }
+    }
+
+    /// Whether an object cannot be used in it, because it is of another context. `context` is
+    /// the object's; `None` if it may be used in each.
+    #[inline]
+    pub fn is_apart(&self, context: impl FnOnce() -> Option<u64>) -> bool {
+        has_other_contexts()
+            && context().is_some_and(|own| self.context().is_ok_and(|other| are_apart(own, other)))
     }
 }
 

@@ -10,11 +10,36 @@ use paragpu_client::green::Green;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
+use super::Object;
 use crate::coredump::Attributes;
+use crate::objects;
 use crate::sys::Result;
 
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
 pub const CONTEXT_IS_DESTROYED: Status = Status(709);
+
+/// See [`has_other_contexts`]. Most programs have none, so that no launch looks at contexts.
+static HAS_OTHERS: AtomicBool = AtomicBool::new(false);
+
+/// Whether objects of two contexts, by their handles, cannot be used together. Those of a green
+/// context and of its device's primary one can.
+pub fn are_apart(one: u64, other: u64) -> bool {
+    let is_other = |handle: u64| {
+        let handle = usize::try_from(handle).unwrap_or(0);
+        let found = objects::find(std::ptr::without_provenance_mut(handle));
+        found.is_some_and(
+            |found| matches!(&**found, Object::Context(context) if !context.is_primary()),
+        )
+    };
+    one != other && (is_other(one) || is_other(other))
+}
+
+/// Whether there was a context that is not the primary one of its device. Without one, nothing is
+/// apart.
+#[inline]
+pub fn has_other_contexts() -> bool {
+    HAS_OTHERS.load(Ordering::Relaxed)
+}
 
 /// The green context whose resources a context has.
 #[derive(Debug)]
@@ -46,6 +71,8 @@ pub struct Context {
     cache_config: AtomicI32,
     /// Attributes of its core dumps.
     pub coredump: Mutex<Attributes>,
+    /// What the program set, by the limit's number.
+    pub limits: Mutex<BTreeMap<u32, u64>>,
 }
 
 /// Memory allocated in contexts that are not primary, by address: the context's handle.
@@ -76,6 +103,7 @@ impl Context {
         flags: u32,
     ) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(1);
+        HAS_OTHERS.fetch_or(!primary, Ordering::Relaxed);
         Self {
             handle,
             name: handle,
@@ -88,6 +116,7 @@ impl Context {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             cache_config: AtomicI32::new(0),
             coredump: Mutex::new(Attributes::of_new_context()),
+            limits: Mutex::default(),
         }
     }
 
@@ -183,6 +212,7 @@ impl Context {
 
     /// Records that it was retained again, or destroyed.
     pub fn set_alive(&self, alive: bool) {
+        self.limits.lock().clear();
         self.alive.store(alive, Ordering::Relaxed);
     }
 
