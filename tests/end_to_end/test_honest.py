@@ -10,7 +10,8 @@ import unittest
 import harness
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "honest_program.py")
-SUCCESS, INVALID_VALUE, NOT_PERMITTED, SYMBOL_NOT_FOUND, VERSION_NOT_SUFFICIENT = 0, 1, 800, 1, 2
+SUCCESS, INVALID_VALUE, UNSUPPORTED_LIMIT, NOT_PERMITTED = 0, 1, 215, 800
+SYMBOL_NOT_FOUND, VERSION_NOT_SUFFICIENT = 1, 2
 
 
 def refused():
@@ -59,8 +60,10 @@ class Honest(unittest.TestCase):
                 elif number in ("7", "8"):
                     # Shared memory of a block, and graphics in contexts: both are only reported.
                     self.assertEqual((status, was_set), (SUCCESS, NOT_PERMITTED))
-                elif number == "255":
-                    self.assertEqual((status, was_set), (INVALID_VALUE, INVALID_VALUE))
+                else:
+                    # Those of launches by kernels are CUDA's, but no device's of CUDA 12 and later.
+                    code = INVALID_VALUE if number == "255" else UNSUPPORTED_LIMIT
+                    self.assertEqual((status, was_set), (code, code))
 
 
 if __name__ == "__main__":

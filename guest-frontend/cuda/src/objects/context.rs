@@ -10,9 +10,7 @@ use paragpu_client::green::Green;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
-use super::Object;
 use crate::coredump::Attributes;
-use crate::objects;
 use crate::sys::Result;
 
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
@@ -20,19 +18,6 @@ pub const CONTEXT_IS_DESTROYED: Status = Status(709);
 
 /// See [`has_other_contexts`]. Most programs have none, so that no launch looks at contexts.
 static HAS_OTHERS: AtomicBool = AtomicBool::new(false);
-
-/// Whether objects of two contexts, by their handles, cannot be used together. Those of a green
-/// context and of its device's primary one can.
-pub fn are_apart(one: u64, other: u64) -> bool {
-    let is_other = |handle: u64| {
-        let handle = usize::try_from(handle).unwrap_or(0);
-        let found = objects::find(std::ptr::without_provenance_mut(handle));
-        found.is_some_and(
-            |found| matches!(&**found, Object::Context(context) if !context.is_primary()),
-        )
-    };
-    one != other && (is_other(one) || is_other(other))
-}
 
 /// Whether there was a context that is not the primary one of its device. Without one, nothing is
 /// apart.
