@@ -222,9 +222,9 @@ test-gpu-libraries: ## NVIDIA's libraries through PyTorch on this machine's GPU,
 	python3 tests/frameworks/test_gpu_frameworks.py libraries
 	python3 tests/frameworks/test_gpu_frameworks.py --move libraries:handles
 
-test-frameworks: ## PyTorch, JAX, CuPy, Triton as they are on this machine's GPU, compared with native; moved while they train
-	python3 tests/frameworks/test_gpu_frameworks.py torch jax cupy
-	python3 tests/frameworks/test_gpu_frameworks.py --move torch:gpt_training_step
+test-frameworks: ## PyTorch, JAX, CuPy, Triton and ONNX Runtime as they are on this machine's GPU, compared with native; moved, and restored from a file, while they train
+	python3 tests/frameworks/test_gpu_frameworks.py torch jax cupy onnx
+	python3 tests/frameworks/test_gpu_frameworks.py --move torch:gpt_training_step --restore torch:gpt_training_step
 
 test-suites: ## the frameworks' own tests on this machine's GPU, natively and through paragpu, into out/suites.json
 	@mkdir -p out
