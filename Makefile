@@ -153,6 +153,11 @@ bench-migrate: build $(VENV)/.complete ## what recording, replaying and moving s
 plots: $(VENV)/.complete ## the page of a benchmark from its JSON: make plots DATA=out/bench-gpu.json
 	$(PYTHON) tests/bench/page.py $(DATA)
 
+.PHONY: gallery
+GALLERY := bench-gpu frameworks libraries threads bench-migrate experiments/experiments
+gallery: $(VENV)/.complete ## the pages of docs/results from their JSON, and gallery.html with all their plots
+	$(PYTHON) tests/bench/page.py --gallery docs/results/gallery.html $(GALLERY:%=docs/results/%.json)
+
 .PHONY: soak-migrate
 soak-migrate: build ## 1,000 migrations in a row of a session under load
 	cd tests && PARAGPU_TEST_MIGRATIONS=1000 python3 -m unittest end_to_end.test_migration.Migration.test_many_migrations_in_a_row

@@ -33,12 +33,14 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 # pylint: disable=wrong-import-position
 import gpu
 from further import FURTHER
-from measure import described, harness, machine, of_results, say, store, table
+from measure import described, dots, harness, machine, of_results, say, store, table
 from moves import PAIRED, moved, restored
 from turns import PACKAGED, a_round, command_of, native, row_of, run
 
 # Each file of cases, and its first import.
 FILES = {"torch": "torch", "jax": "jax", "cupy": "cupy", "onnx": "onnxruntime", "libraries": "torch", "pairs": "torch"}
+# Titles of their plots.
+TITLES = {"torch": "PyTorch, torchvision and Triton", "jax": "JAX", "cupy": "CuPy", "onnx": "ONNX Runtime", "llama": "llama.cpp", "pairs": "PyTorch on two GPUs"}
 # What --rounds times if nothing is named.
 BENCHMARK = {
     "torch": [
@@ -143,6 +145,18 @@ def rows_of_all(samples, starts):
     return [row for row in rows if row]
 
 
+def plots_of(rows):
+    """A plot for each framework: times of a step, of an inference or of a token."""
+    microseconds = {"us": lambda value: value, "1/s": lambda value: 1e6 / value}
+    groups = {}
+    for row in rows:
+        if row["unit"] in microseconds and row["value"] and row["baseline"]:
+            file, _, name = row["name"].partition("/")
+            pair = [(way, microseconds[row["unit"]](row[key])) for way, key in (("native", "baseline"), ("paragpu", "value"))]
+            groups.setdefault(file, []).append((name, pair))
+    return [dots(TITLES.get(file, file), "microseconds", several) for file, several in groups.items()]
+
+
 def stored(rows, options):
     """Writes what has been measured so far, if it is wanted."""
     if options.output:
@@ -153,7 +167,7 @@ def stored(rows, options):
             "Every figure is a median, a ratio that of the pairs of batches."
         )
         command = f"tests/frameworks/test_gpu_frameworks.py {' '.join(sys.argv[1:])}"
-        content = of_results(rows) if options.rounds else {"results": rows}
+        content = {**of_results(rows), "plots": plots_of(rows)} if options.rounds else {"results": rows}
         store(options.output, described("Frameworks through paragpu beside native", where, command, about, **content))
 
 
