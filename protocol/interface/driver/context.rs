@@ -123,7 +123,7 @@ fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>);
 /// Returns a limit of the current context.
 #[since(3010)]
 #[runtime(cudaDeviceGetLimit)]
-#[call(0x0803, synchronous, idempotent)]
+#[call(0x0803, synchronous, idempotent, code(guest))]
 #[cuda12(cudaDeviceGetLimit, cudaThreadGetLimit)]
 fn cuCtxGetLimit(value: Out<usize>, limit: Limit);
 
