@@ -10,7 +10,6 @@ use std::sync::Arc;
 use paragpu_abi::{self as abi, CUcontext, CUctxCreateParams, CUdevice};
 use paragpu_protocol::layout::{DEVICE_STRIDE, MAX_DEVICES};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::CtxSetLimit;
 use parking_lot::Mutex;
 
 use super::boundary::Out;
@@ -381,7 +380,7 @@ pub(crate) fn cuCtxGetStreamPriorityRange(
 }
 
 /// The number of a limit, if it is one.
-pub(crate) fn known_limit(limit: c_int) -> Result<u32> {
+fn known_limit(limit: c_int) -> Result<u32> {
     if !(0..=abi::CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED).contains(&limit) {
         return Err(Status::INVALID_VALUE);
     }
@@ -395,10 +394,17 @@ pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
     if [abi::CU_LIMIT_SHMEM_SIZE, abi::CU_LIMIT_CIG_ENABLED].contains(&limit) {
         return Err(Status::NOT_PERMITTED);
     }
-    context.session.call(&CtxSetLimit {
-        limit: known,
-        value: value as u64,
-    })
+    context
+        .session
+        .device()
+        .set_context_limit(known, value as u64)
+}
+
+pub(crate) fn cuCtxGetLimit(value: Out<'_, usize>, limit: c_int) -> Result {
+    let value = value.present()?;
+    let limit = known_limit(limit)?;
+    let found = current()?.session.device().context_limit(limit)?;
+    value.put(usize::try_from(found).unwrap_or(usize::MAX))
 }
 
 pub(crate) fn cuCtxGetCacheConfig(config: Out<'_, c_int>) -> Result {
