@@ -1,12 +1,10 @@
 //! Constant facts about the guest's devices (CUDA Driver API, Device Management), and
 //! the limits of the session's context.
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{CtxGetLimit, CtxSetLimit, SnapshotDevice, TopologyGet};
-use parking_lot::Mutex;
+use paragpu_protocol::table::{SnapshotDevice, TopologyGet};
 
 use crate::connection::Link;
 use crate::error::Result;
@@ -19,9 +17,6 @@ pub struct Device {
     ordinal: u32,
     snapshot: OnceLock<Arc<Snapshot>>,
     topology: OnceLock<[u8; 256]>,
-    /// Limits of the context that the host has reported since one was set: libraries ask
-    /// before each launch of some kernels.
-    context_limits: Mutex<HashMap<u32, u64>>,
 }
 
 impl Device {
@@ -31,34 +26,7 @@ impl Device {
             ordinal,
             snapshot: OnceLock::new(),
             topology: OnceLock::new(),
-            context_limits: Mutex::default(),
         }
-    }
-
-    /// cuCtxGetLimit.
-    ///
-    /// # Errors
-    /// `UNSUPPORTED_LIMIT`; as [`Link::check`].
-    pub fn context_limit(&self, limit: u32) -> Result<u64> {
-        let mut known = self.context_limits.lock();
-        if let Some(value) = known.get(&limit) {
-            return Ok(*value);
-        }
-        // Under the lock, so that no other thread sets one between answer and note.
-        let value = self.link.call(&CtxGetLimit { limit })?;
-        known.insert(limit, value);
-        Ok(value)
-    }
-
-    /// cuCtxSetLimit.
-    ///
-    /// # Errors
-    /// `UNSUPPORTED_LIMIT`, `INVALID_VALUE`.
-    pub fn set_context_limit(&self, limit: u32, value: u64) -> Result<()> {
-        let mut known = self.context_limits.lock();
-        // The driver may round it, and change others.
-        known.clear();
-        self.link.call(&CtxSetLimit { limit, value })
     }
 
     /// The guest's ordinal of the device.

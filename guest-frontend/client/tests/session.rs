@@ -147,11 +147,6 @@ fn questions_do_not_cross() {
     let clusters = session.modules().occupancy_clusters(&function, &launch);
     let cluster_size = session.modules().occupancy_cluster_size(&function, &launch);
     assert!(clusters.is_ok() && cluster_size.is_ok());
-    // CU_LIMIT_STACK_SIZE.
-    assert!(session.device().context_limit(0).is_ok());
-    session.device().set_context_limit(0, 4096).unwrap();
-    let stack = session.device().context_limit(0);
-    assert_eq!(stack, Ok(4096));
     session.events().record(&event, &stream).unwrap();
     session.streams().synchronize(&stream).unwrap();
     let address = session.memory().allocate(1).unwrap();
@@ -165,7 +160,6 @@ fn questions_do_not_cross() {
             session.modules().occupancy_cluster_size(&function, &launch),
             cluster_size
         );
-        assert_eq!(session.device().context_limit(0), stack);
         assert_eq!(session.snapshot().unwrap().attribute(16), processors);
         assert_eq!(function.attribute(0), Some(512));
         assert_eq!(

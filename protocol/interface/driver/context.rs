@@ -120,10 +120,10 @@ fn cuCtxSynchronize_v2(context: CUcontext);
 #[since(5050)]
 fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>);
 
-/// Returns a limit of the current context. The guest asks again once it has set one.
+/// Returns a limit of the current context.
 #[since(3010)]
 #[runtime(cudaDeviceGetLimit)]
-#[call(0x0803, cached, idempotent, code(guest))]
+#[call(0x0803, synchronous, idempotent, code(guest))]
 #[cuda12(cudaDeviceGetLimit, cudaThreadGetLimit)]
 fn cuCtxGetLimit(value: Out<usize>, limit: Enumeration);
 

@@ -19,7 +19,7 @@ use crate::current::{
 };
 use crate::named_stream;
 use crate::objects::context::Context;
-use crate::objects::{self, Object, peers, pool};
+use crate::objects::{self, Object, limits, peers, pool};
 
 /// Scheduling, host mapping, local memory and synchronisation flags.
 const FLAGS: u32 = 0xff;
@@ -394,17 +394,14 @@ pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
     if [abi::CU_LIMIT_SHMEM_SIZE, abi::CU_LIMIT_CIG_ENABLED].contains(&limit) {
         return Err(Status::NOT_PERMITTED);
     }
-    context
-        .session
-        .device()
-        .set_context_limit(known, value as u64)
+    limits::set(&context, known, value as u64)
 }
 
 pub(crate) fn cuCtxGetLimit(value: Out<'_, usize>, limit: c_int) -> Result {
-    let value = value.present()?;
-    let limit = known_limit(limit)?;
-    let found = current()?.session.device().context_limit(limit)?;
-    value.put(usize::try_from(found).unwrap_or(usize::MAX))
+    value.present()?;
+    let (limit, context) = (known_limit(limit)?, current()?);
+    let found = limits::get(&context, limit)?;
+    value.put(usize::try_from(found).map_err(|_| Status::INVALID_VALUE)?)
 }
 
 pub(crate) fn cuCtxGetCacheConfig(config: Out<'_, c_int>) -> Result {
