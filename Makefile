@@ -153,6 +153,11 @@ bench-migrate: build $(VENV)/.complete ## what recording, replaying and moving s
 plots: $(VENV)/.complete ## the page of a benchmark from its JSON: make plots DATA=out/bench-gpu.json
 	$(PYTHON) tests/bench/page.py $(DATA)
 
+.PHONY: gallery
+GALLERY := bench-gpu frameworks libraries threads bench-migrate experiments/experiments
+gallery: $(VENV)/.complete ## the pages of docs/results from their JSON, and gallery.html with all their plots
+	$(PYTHON) tests/bench/page.py --gallery docs/results/gallery.html $(GALLERY:%=docs/results/%.json)
+
 .PHONY: soak-migrate
 soak-migrate: build ## 1,000 migrations in a row of a session under load
 	cd tests && PARAGPU_TEST_MIGRATIONS=1000 python3 -m unittest end_to_end.test_migration.Migration.test_many_migrations_in_a_row
@@ -222,9 +227,9 @@ test-gpu-libraries: ## NVIDIA's libraries through PyTorch on this machine's GPU,
 	python3 tests/frameworks/test_gpu_frameworks.py libraries
 	python3 tests/frameworks/test_gpu_frameworks.py --move libraries:handles
 
-test-frameworks: ## PyTorch, JAX, CuPy, Triton as they are on this machine's GPU, compared with native; moved while they train
-	python3 tests/frameworks/test_gpu_frameworks.py torch jax cupy
-	python3 tests/frameworks/test_gpu_frameworks.py --move torch:gpt_training_step
+test-frameworks: ## PyTorch, JAX, CuPy, Triton and ONNX Runtime as they are on this machine's GPU, compared with native; moved, and restored from a file, while they train
+	python3 tests/frameworks/test_gpu_frameworks.py torch jax cupy onnx
+	python3 tests/frameworks/test_gpu_frameworks.py --move torch:gpt_training_step --restore torch:gpt_training_step
 
 test-suites: ## the frameworks' own tests on this machine's GPU, natively and through paragpu, into out/suites.json
 	@mkdir -p out

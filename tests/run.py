@@ -3,7 +3,7 @@
 
 usage: run.py [STAGE...]   only these stages and the build (default: all)
 
-The build comes first. Then one stage more runs at once than this machine has
+The build comes first. Then two stages more run at once than this machine has
 cores, PARAGPU_TEST_JOBS of them if that is set: several wait much.
 Each line of a stage's output is shown behind the stage's name and kept in
 out/test/STAGE.log. A stage that fails does not keep the rest from running.
@@ -174,8 +174,7 @@ def stages():
     """The stages. Those that take long come first; none comes before one that it waits for."""
     found = sorted(name for name in os.listdir(os.path.join(HERE, "end_to_end")) if re.fullmatch(r"test_\w+\.py", name))
     python = {"PYTHONPATH": HERE}
-    # One suite, in the order of their names, would leave a core idle while it waits.
-    halves = [name for name in found if name not in VM_MODULES]
+    on_host = [name for name in found if name not in VM_MODULES]
     first = ("build", "module")
     yield Stage("build", BUILD, one, after=())
     yield Stage("module", ["bash", "-ec", MODULE], one, after=())
@@ -184,12 +183,12 @@ def stages():
         # On Debian 13 the kernel of the stage before is 6.12.
         yield Stage("module-6.12", [os.path.join(ROOT, "kernel-module", "build-against-trixie.sh")], one, after=())
         newer = ("module-6.12",)
-    yield Stage("end-to-end", modules(halves), of_unittest, environment=python)
+    demo = [sys.executable, os.path.join(HERE, "demo", "demo.py"), "--where", "vm", "--device", "software", "--output", DEMO]
+    yield Stage("demo", demo, of_demo, after=first)
+    yield Stage("end-to-end", modules(on_host), of_unittest, environment=python)
     # Comments hold no examples to compile (tests/tree), which rustdoc would look for in each crate.
     yield Stage("unit", ["cargo", "test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"], of_cargo)
     yield Stage("parity", ["bash", "-ec", PARITY], of_parity)
-    demo = [sys.executable, os.path.join(HERE, "demo", "demo.py"), "--where", "vm", "--device", "software", "--output", DEMO]
-    yield Stage("demo", demo, of_demo, after=first)
     yield Stage("end-to-end-vm", modules(VM_MODULES), of_unittest, after=(*first, *newer), environment=python)
     yield Stage("vm", [os.path.join(HERE, "vm", "run.sh")], of_vm, after=first)
     yield Stage("hostile", [sys.executable, os.path.join(HERE, "hostile", "run.py"), "--output", HOSTILE], of_hostile)
@@ -272,9 +271,9 @@ def run(stage, running):
 
 
 def schedule(chosen, running):
-    """Runs stages concurrently, each after those that it depends on. One more than there are
-    processors, since several spend half of their time waiting."""
-    jobs = int(os.environ.get("PARAGPU_TEST_JOBS", 1 + (os.cpu_count() or 1)))
+    """Runs stages concurrently, each after those that it depends on. Two more than there are
+    processors: together they wait for half of their time, one of them (parity) for most of it."""
+    jobs = int(os.environ.get("PARAGPU_TEST_JOBS", 2 + (os.cpu_count() or 1)))
     futures = {}
 
     def turn(stage):

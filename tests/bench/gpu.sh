@@ -97,7 +97,11 @@ shares)
     ;;
 pair)
     # Side by side, because none is a measurement.
-    tests=(test_peers.Peers)
+    tests=()
+    for name in over_every_communicator they_move_together one_of_two_moves_where_neither_reaches_the_other \
+        both_may_move_to_one_gpu; do
+        tests+=("test_peers.Peers.test_$name")
+    done
     for name in prefetches_and_preferred_locations_move_it_between_gpus prefetches_beside_other_threads \
         random_work_of_several_gpus random_work_of_several_gpus_while_they_move variables_have_one_value_on_several_gpus \
         a_process_that_uses_one_of_several_gpus_moves_alone kernel_and_program_answer_each_other; do

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Draws the page of a benchmark from its JSON: `page.py RESULTS.json...` writes
-RESULTS.html beside each. Needs matplotlib (`make plots` brings it); the machine
-that measures does not.
+RESULTS.html beside each, and `page.py --gallery GALLERY.html RESULTS.json...` also one
+page with the plots of all. Needs matplotlib (`make plots` brings it); the machine that
+measures does not.
 """
 
+import argparse
 import html
 import io
 import json
@@ -188,6 +190,19 @@ def with_classes(text):
     return text.replace("</style>", rules + "</style>", 1)
 
 
+def drawn(data):
+    """Each plot of a benchmark: a heading and a picture."""
+    for plot in data.get("plots", []):
+        picture_of = {"lines": lines, "dots": dots}[plot["kind"]]
+        yield f"<h2>{html.escape(plot['title'])}</h2>\n{picture_of(plot)}\n"
+
+
+def document(title, parts):
+    """A page of parts."""
+    head = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>\n'
+    return with_classes(f"{head}{''.join(parts)}</html>\n")
+
+
 def page(data):
     """The whole page."""
     entries, remarks = data.get("results", []), data.get("remarks", {})
@@ -195,25 +210,43 @@ def page(data):
     parts = [f"<h1>{html.escape(data['title'])}</h1>\n<p>{about}</p>\n"]
     if entries:
         parts += [missed(entries, remarks), ratios(entries, remarks)]
-    for plot in data.get("plots", []):
-        drawn = {"lines": lines, "dots": dots}[plot["kind"]](plot)
-        parts.append(f"<h2>{html.escape(plot['title'])}</h2>\n{drawn}\n")
+    parts += drawn(data)
     parts += map(table, data.get("tables", []))
-    parts += [numbers(entries, remarks), section("Not measured", map(html.escape, data.get("not_measured", [])))]
-    title = html.escape(data["title"])
-    head = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>\n'
-    return with_classes(f"{head}{''.join(parts)}</html>\n")
+    parts += [numbers(entries, remarks), section("Not measured", [html.escape(name) for name in data.get("not_measured", [])])]
+    return document(data["title"], parts)
+
+
+def gallery(folder, pages):
+    """The plots of several pages, each under the page's title with a link to it."""
+    parts = ["<h1>Gallery</h1>\n<p>Every plot of these measurements; each page has the numbers, the machine and the command.</p>\n"]
+    for path, data in pages:
+        plots = [*drawn(data)] or [ratios(data.get("results", []), data.get("remarks", {}))]
+        link = html.escape(os.path.relpath(path, folder))
+        parts += [f'<h1><a href="{link}">{html.escape(data["title"])}</a></h1>\n<p>{data["machine"]}. {data["date"]}</p>\n', *plots]
+    return document("Gallery", parts)
 
 
 def main():
     """A page for each file that is named."""
-    for path in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gallery", metavar="FILE", help="write all plots on one page there")
+    parser.add_argument("results", nargs="+", metavar="RESULTS.json")
+    options = parser.parse_args()
+    pages = []
+    for path in options.results:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
-        drawn = os.path.splitext(path)[0] + ".html"
-        with open(drawn, "w", encoding="utf-8") as file:
-            file.write(page(data))
-        print(f"written to {os.path.relpath(drawn)}")
+        pages.append((os.path.splitext(path)[0] + ".html", data))
+        write(pages[-1][0], page(data))
+    if options.gallery:
+        write(options.gallery, gallery(os.path.dirname(options.gallery), pages))
+
+
+def write(path, text):
+    """Writes a page."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    print(f"written to {os.path.relpath(path)}")
 
 
 if __name__ == "__main__":

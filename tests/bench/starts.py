@@ -16,16 +16,17 @@ interval in which it lies with 95 % confidence (bootstrap over rounds).
 import argparse
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../wire"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "../wire")]
 
 import wire
+from paired import compared
 
 ARENA, CHUNK = 1 << 44, 2 << 20
 
@@ -78,14 +79,6 @@ class Side:
         """Ends the daemon."""
         self.process.terminate()
         self.process.wait(20)
-
-
-def compared(side, first):
-    """The median ratio of a side's rounds to the first side's, and its 95 % interval."""
-    ratios = [one / other for one, other in zip(side, first, strict=True)]
-    source = random.Random(1)
-    medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return statistics.median(ratios), (medians[50], medians[1949])
 
 
 def main():

@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -162,7 +163,7 @@ def move(report, stations, name, communicator, may_stay=False):
                 return {}
             order = ("migrate", "--session", str(sessions[0]["id"]), "--to", f"unix://{to.socket}", "-o", "json")
             code, output, refused = ask(at, *order)
-            if not report.check(code == 0 or (may_stay and " of the session is at " in refused), f"{where}: {refused}") or code:
+            if not report.check(code == 0 or (may_stay and re.search(" of the session (is at|has other variables)", refused)), f"{where}: {refused}") or code:
                 took.append({"refused": refused})
                 break
             took.append(json.loads(output))

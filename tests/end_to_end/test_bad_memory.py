@@ -1,10 +1,20 @@
 """Programs that use memory in ways that no driver serves."""
 
+import json
+import os
+import re
+import subprocess
+import sys
 import unittest
 
 import harness
 
+from .test_faults import end_with, eventually, read_until, start_program
 from .test_programs import compiled
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAM, SHARER = os.path.join(HERE, "bad_memory_program.py"), os.path.join(HERE, "sharing_program.py")
+SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE, UNKNOWN = 0, 1, 2, 201, 400, 999
 
 # Reserves until nothing is left, in large and in small pieces, and then works.
 RESERVATIONS = """
@@ -98,6 +108,98 @@ class BadMemory(unittest.TestCase):
             self.assertEqual(run.output, "1010101, then cudaErrorIllegalAddress\n", run.errors)
             after = daemon.run("vectorAdd", "shm")
             self.assertTrue(after.ok, after.output + after.errors)
+
+
+class Opener:
+    """A process that opens handles of memory."""
+
+    def __init__(self, test, daemon, communicator):
+        self.process = end_with(test, start_program(PROGRAM, daemon, communicator, "open"))
+
+    def opens(self, handle):
+        """The status."""
+        self.process.stdin.write(handle.hex() + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+
+class OfOthers(unittest.TestCase):
+    """Memory and objects that are not the caller's, or not there."""
+
+    def said(self, daemon, communicator, *words):
+        """What the program prints."""
+        command = [sys.executable, PROGRAM, *words]
+        done = subprocess.run(command, env=daemon.guest_environment(communicator), capture_output=True, text=True, timeout=100, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr + daemon.log())
+        return json.loads(done.stdout)
+
+    def test_handles_that_are_forged_or_stale_or_of_another_vm(self):
+        with harness.Daemon() as daemon:
+            owner = end_with(self, start_program(SHARER, daemon, "unix", "own"))
+            handle = bytes.fromhex(read_until(owner, "handle ").split()[1])
+            # Over TCP its address is the VM.
+            friend, stranger = Opener(self, daemon, "shm"), Opener(self, daemon, "tcp")
+            self.assertEqual(friend.opens(handle), SUCCESS)
+            self.assertNotEqual(stranger.opens(handle), SUCCESS)
+            forged = [bytes(64), b"\xff" * 64, handle[::-1], handle[32:] + handle[:32], *(os.urandom(64) for _ in range(20))]
+            # Each byte of its kind, of the secret and of the mapping's size. The rest names a part of the mapping.
+            forged += [handle[:at] + bytes([handle[at] ^ 1]) + handle[at + 1 :] for at in range(32)]
+            for one in forged:
+                self.assertNotEqual(friend.opens(one), SUCCESS, one.hex())
+            self.assertEqual(friend.opens(handle), SUCCESS)
+            owner.stdin.write("free\n")
+            owner.stdin.flush()
+            self.assertEqual(owner.stdout.readline(), "freed\n")
+            self.assertNotEqual(friend.opens(handle), SUCCESS, "of freed memory")
+            again = end_with(self, start_program(SHARER, daemon, "unix", "own"))
+            handle = bytes.fromhex(read_until(again, "handle ").split()[1])
+            self.assertEqual(friend.opens(handle), SUCCESS)
+            again.stdin.close()
+            again.wait(60)
+            eventually(lambda: len(daemon.sessions()) == 3, "its session ended")
+            self.assertNotEqual(friend.opens(handle), SUCCESS, "of a process that ended")
+
+    def test_every_way_to_memory_ends_at_the_limits(self):
+        limits = [f"--set=limits.{name}=64MiB" for name in ("memory", "per_vm_memory", "per_vm_host_memory")]
+        device = ("cuMemAlloc", "cuMemAllocManaged", "cuMemCreate", "a pool", "graphs", "arrays", "mipmapped arrays")
+        # The device has a copy of it, too.
+        both = ("cuMemCreate in the host", "cuMemCreate on a node")
+        host = ("a pool in the host", "a pool on a node", "cuMemHostAlloc", "cuMemHostRegister")
+        with harness.Daemon(*limits, "--set=shm.window=8MiB") as daemon:
+            for communicator, ways in (("shm", (*device, *both, *host)), ("unix", (*both, *host))):
+                for way in ways:
+                    with self.subTest(way, communicator=communicator):
+                        found = self.said(daemon, communicator, "take", way, "40")
+                        self.assertEqual(found["status"], OUT_OF_MEMORY, found)
+                        self.assertTrue(0 < found["blocks"] * 4 <= 64 + 8 * (communicator == "shm"), found)
+                        if way not in host:
+                            self.assertEqual((found["blocks"], found["cuMemAlloc"]), (16, OUT_OF_MEMORY))
+
+    def test_exports_of_what_is_not_the_process_s_own_memory(self):
+        """An H100's answers (driver 580.159)."""
+        with harness.Daemon() as daemon:
+            for what, status in self.said(daemon, "shm", "exports").items():
+                want = UNKNOWN if re.match("(memory|a pool) from", what) else INVALID_CONTEXT if what == "the own handle" else INVALID_VALUE
+                self.assertEqual(status, want, what)
+
+    def test_maps_over_each_other(self):
+        """An H100 says NOT_SUPPORTED of a map of more than there is."""
+        with harness.Daemon() as daemon:
+            found = self.said(daemon, "shm", "maps")
+            self.assertEqual(found.pop("what was copied"), "0x707070707070707")
+            for what in ("a copy of the memory", "an unmap", "a release", "the end of the reservation"):
+                self.assertEqual(found.pop(what), SUCCESS, what)
+            self.assertGreater(len(found), 15)
+            self.assertEqual(set(found.values()), {INVALID_VALUE}, found)
+
+    def test_objects_of_another_context(self):
+        """An H100's answers."""
+        apart = {"a kernel in an own stream", "an own kernel in its stream", "a kernel in the legacy stream"}
+        apart |= {"an event in an own stream", "an own event in its stream"}
+        with harness.Daemon() as daemon:
+            found = self.said(daemon, "shm", "contexts")
+            self.assertEqual(found.pop("what was copied"), 0x01010101)
+            self.assertEqual(found, {what: INVALID_HANDLE if what in apart else SUCCESS for what in found})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ to import its framework. With --steps=N each case
 takes N steps, all of which are judged and clocked, and says when it began. With --turns
 each case then takes turns with another process: for each number on standard input its
 main thread runs a batch of steps on the processor of that number and prints a step's
-microseconds; an empty line ends the case.
+microseconds; an empty line ends the case. "steps N" runs N steps that nobody waits for.
+With --each a batch is one step.
 """
 
 import argparse
@@ -70,15 +71,20 @@ def bytes_of(result):
     return numpy.asarray(result).tobytes()
 
 
-def take_turns(step, wait):
-    """Runs a batch whenever it is this process's turn."""
+def take_turns(step, wait, count):
+    """Runs a batch whenever it is this process's turn, of `count` steps or, if it is 0, of
+    as many as fill its time."""
     everywhere = os.sched_getaffinity(0)
     step()
     wait()
-    count = 0
     for line in sys.stdin:
         if not line.strip():
             return
+        if line.startswith("steps"):
+            for _ in range(int(line.split()[1])):
+                step()
+            print(json.dumps({"done": line.strip()}), flush=True)
+            continue
         # The main thread's; others stay where they are.
         os.sched_setaffinity(0, {int(line)})
         # The other process had the GPU and this processor.
@@ -126,6 +132,7 @@ def main(wait, began):
     """Runs the named cases, or all; `wait` waits for the GPU, `began` is when the process did."""
     parser = argparse.ArgumentParser(description="Cases of one framework, one line of JSON each.")
     parser.add_argument("--turns", action="store_true", help="time batches of steps in turns with another process")
+    parser.add_argument("--each", action="store_true", help="wait for each step of a batch")
     parser.add_argument("--steps", type=int, default=0, help="steps of each case that are judged")
     parser.add_argument("cases", nargs="*", help=", ".join(CASES))
     options = parser.parse_args(namespace=argparse.Namespace(began=began))
@@ -140,4 +147,4 @@ def main(wait, began):
             line["error"] = f"{type(error).__name__}: {text[:300]}"
         print(json.dumps(line), flush=True)
         if options.turns and "error" not in line:
-            take_turns(step, wait)
+            take_turns(step, wait, int(options.each))

@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
+import threading
 import time
 
 import harness
@@ -21,8 +22,8 @@ PRINTED = """
 thermo_style custom step temp pe etotal press
 thermo_modify flush yes format float %.17g
 thermo {every}
-run {steps}
 """
+RUN = "run {steps}\n"
 DUMPED = "write_dump all custom {dump} id x y z vx vy vz modify sort id format float %.17g\n"
 
 
@@ -33,10 +34,24 @@ def built():
 
 class Run:
     """A run of LAMMPS: its table, a hash of all positions and velocities, seconds of
-    the steps and of the process, and what the moves reported."""
+    the steps and of the process, its parts, and what the moves reported."""
 
     def __init__(self):
         self.atoms, self.table, self.hash, self.loop, self.whole, self.moves = 0, [], "", 0.0, 0.0, []
+        self.parts, self.inside, self.said = 0, False, []
+
+    def take(self, line):
+        """Reads a line that LAMMPS printed: the step of a row, if it is one."""
+        self.said.append(line)
+        words = line.split()
+        if words[:2] == ["Step", "Temp"]:
+            self.inside = True
+        elif words[:2] == ["Loop", "time"]:
+            self.inside, self.loop, self.atoms = False, self.loop + float(words[3]), int(words[11])
+        elif self.inside and words and words[0].isdigit():
+            self.table.append(words)
+            return int(words[0])
+        return None
 
     def same(self, other):
         """Do two runs agree in every bit that was printed?"""
@@ -59,65 +74,97 @@ class Job:
     def __init__(self, case, edge, steps, every, dump=True):
         self.case, self.edge, self.steps, self.every, self.dump = case, edge, steps, every, dump
 
-    def input(self, dump):
-        """LAMMPS's input with our length and output."""
+    def input(self):
+        """LAMMPS's input with our output, without a run."""
         with open(os.path.join(FOLDER, f"in.{self.case}"), encoding="utf-8") as file:
             kept = [line for line in file if not line.startswith(REPLACED)]
-        added = PRINTED + DUMPED * self.dump
-        return "".join(kept) + added.format(every=self.every, steps=self.steps, dump=dump)
+        return "".join(kept) + PRINTED.format(every=self.every)
 
-    def command(self, script, on_gpu):
+    def command(self, on_gpu):
         """What runs an input."""
-        words = [os.path.join(FOLDER, "lmp"), "-in", script, "-log", "none", "-nocite"]
+        words = [os.path.join(FOLDER, "lmp"), "-log", "none", "-nocite"]
         for axis in "xyz":
             words += ["-var", axis, str(self.edge)]
         return words + ["-sf", "gpu", "-pk", "gpu", "1"] * on_gpu
 
-    def run(self, environment, on_gpu=True, at=(), move=None):
-        """Runs it, and calls `move` as soon as the row of each of some steps is there."""
-        done = Run()
+    @contextlib.contextmanager
+    def process(self, environment, on_gpu, done):
+        """A process that has the input and waits for more; it ends as it has to."""
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="paragpu-lammps-"))
-            dump, script, errors = (os.path.join(folder, name) for name in ("dump", "in", "errors"))
-            with open(script, "w", encoding="utf-8") as file:
-                file.write(self.input(dump))
+            dump = os.path.join(folder, "dump")
+            errors = stack.enter_context(open(os.path.join(folder, "errors"), "w+", encoding="utf-8"))
             begin = time.monotonic()
             process = stack.enter_context(
                 subprocess.Popen(
-                    harness.owned(self.command(script, on_gpu)),
+                    harness.owned(self.command(on_gpu)),
                     cwd=FOLDER,
                     env=environment,
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    stderr=stack.enter_context(open(errors, "w+", encoding="utf-8")),
+                    stderr=errors,
                     text=True,
                     errors="replace",
                 )
             )
             stack.callback(process.kill)
-            said = self.read(process.stdout, done, at, move)
+            with contextlib.suppress(OSError):
+                process.stdin.write(self.input())
+                yield process
+                process.stdin.write(DUMPED.format(dump=dump) * self.dump)
+                process.stdin.close()
+            for line in process.stdout:
+                done.take(line)
             code = process.wait()
             done.whole = time.monotonic() - begin
             if code:
-                with open(errors, encoding="utf-8") as file:
-                    raise RuntimeError(f"LAMMPS, {self.case}: status {code}: {said[-1500:]}{file.read()[-1500:]}")
+                errors.seek(0)
+                raise RuntimeError(f"LAMMPS, {self.case}: status {code}: {''.join(done.said)[-1500:]}{errors.read()[-1500:]}")
             if self.dump:
                 with open(dump, "rb") as file:
                     done.hash = hashlib.sha256(file.read()).hexdigest()
-        return done
 
     @staticmethod
-    def read(output, done, at, move):
-        """Reads what LAMMPS prints until it ends."""
-        inside, said = False, []
-        for line in output:
-            said.append(line)
-            words = line.split()
-            if words[:2] == ["Step", "Temp"]:
-                inside = True
-            elif words[:2] == ["Loop", "time"]:
-                inside, done.loop, done.atoms = False, float(words[3]), int(words[11])
-            elif inside and words and words[0].isdigit():
-                done.table.append(words)
-                if int(words[0]) in at:
+    def read(process, done, last):
+        """Steps of the rows up to a step's. LAMMPS flushes rows, and nothing after them."""
+        step = None
+        while step != last:
+            line = process.stdout.readline()
+            if not line:
+                raise OSError("LAMMPS has ended")
+            step = done.take(line)
+            if step is not None:
+                yield step
+
+    def run(self, environment, on_gpu=True, at=(), move=None):
+        """Runs it, and calls `move` as soon as the row of each of some steps is there."""
+        done = Run()
+        with self.process(environment, on_gpu, done) as process:
+            process.stdin.write(RUN.format(steps=self.steps))
+            process.stdin.flush()
+            for step in self.read(process, done, self.steps):
+                if step in at:
                     done.moves.append(move())
-        return "".join(said)
+        return done
+
+    def run_in_parts(self, environment, parts, at=(), move=None):
+        """Runs it in at least so many parts of `every` steps. Moves one after the other
+        while it runs, from the beginnings of some parts on; parts are added until the
+        moves are over."""
+        done, due, moving = Run(), 0, None
+
+        def moved():
+            done.moves.append(move())
+
+        with self.process(environment, True, done) as process:
+            while done.parts < parts or due or (moving and moving.is_alive()):
+                process.stdin.write(RUN.format(steps=self.every))
+                process.stdin.flush()
+                due += done.parts in at
+                done.parts += 1
+                # The first row: it computes.
+                for _ in self.read(process, done, done.parts * self.every):
+                    if due and not (moving and moving.is_alive()):
+                        due, moving = due - 1, threading.Thread(target=moved)
+                        moving.start()
+        return done

@@ -111,25 +111,33 @@ def data_parallel_training():
     return once(ranks(data_parallel))
 
 
-def trainer(rank, store, pipe):
-    """A rank that trains whenever it is asked, and sends its loss."""
+def trained_gpt(rank):
+    """torch_cases' GPT likewise, with the texts of one GPU there."""
+    import torch_cases  # pylint: disable=import-outside-toplevel
+
+    torch_cases.DEVICE = f"cuda:{rank}"
+    network = torch.nn.parallel.DistributedDataParallel(torch_cases.model_of(torch_cases.Gpt), device_ids=[rank])
+    return network, torch_cases.trained(network, torch_cases.tokens(8, torch_cases.LENGTH), torch_cases.next_word_loss)
+
+
+def trainer(rank, store, pipe, training, count):
+    """A rank that trains `count` steps whenever it is asked, and sends its loss."""
     join(rank, store)
-    _, step = trained(rank)
+    _, step = training(rank)
     # Until the other end is closed.
     with contextlib.suppress(EOFError):
         while pipe.recv():
-            losses = [step() for _ in range(5)]
+            losses = [step() for _ in range(count)]
             pipe.send(losses[-1].item())
 
 
-@case
-def training_ranks():
-    """Two processes that train together, five steps at a time."""
+def together(training, count):
+    """Two processes that train together, `count` steps at a time."""
     context, pipes = multiprocessing.get_context("spawn"), []
     folder = tempfile.mkdtemp()
     for rank in range(2):
         ours, theirs = context.Pipe()
-        context.Process(target=trainer, args=(rank, os.path.join(folder, "store"), theirs), daemon=True).start()
+        context.Process(target=trainer, args=(rank, os.path.join(folder, "store"), theirs, training, count), daemon=True).start()
         pipes.append(ours)
 
     def step():
@@ -143,6 +151,18 @@ def training_ranks():
         return torch.tensor(losses)
 
     return step
+
+
+@case
+def training_ranks():
+    """Two processes that train a small network, five steps at a time."""
+    return together(trained, 5)
+
+
+@case
+def ddp_training_step():
+    """A GPT of 12 layers under DistributedDataParallel, a process for each GPU."""
+    return together(trained_gpt, 1)
 
 
 @case

@@ -256,21 +256,22 @@ def main():
     options = parser.parse_args()
     if options.device == "cuda":
         try:
-            count = frameworks.gpu.probe()["count"]
-        except frameworks.gpu.NoGpu as why:
+            count = gpu.probe()["count"]
+        except gpu.NoGpu as why:
             print(f"skipped: {why}")
             return 0
         if count < 2:
             print("skipped: there is one GPU")
             return 0
-    return 0 if run(options, {**frameworks.QUIET, **frameworks.PACKAGED}) else 1
+    return 0 if run(options, {**turns.QUIET, **turns.PACKAGED}) else 1
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--loop"]:
         loop(sys.argv[2])
     else:
-        import test_gpu_frameworks as frameworks
+        import turns
+        import gpu
         from measure import harness
 
         sys.exit(main())

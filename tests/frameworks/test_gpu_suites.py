@@ -28,7 +28,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "bench"))
 # pylint: disable=wrong-import-position
 import gpu
 from measure import described, harness, machine, say
-from test_gpu_frameworks import PACKAGED, QUIET, installed, native
+from test_gpu_frameworks import installed
+from turns import PACKAGED, QUIET, native
 
 # Times that a shard begins again behind a case that ended it.
 RESTARTS = 40

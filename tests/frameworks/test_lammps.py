@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """LAMMPS with its GPU package through paragpu: a Lennard-Jones melt and copper.
 
-usage: test_lammps.py [--device cuda|software]
+usage: test_lammps.py [--device cuda|software] [lj|eam...]
 
 `make lammps` builds it from Debian's source package, with NVIDIA's static runtime
 and PTX. Each benchmark runs on LAMMPS's own CPU code and through every communicator,
@@ -9,7 +9,8 @@ on a GPU also natively. Temperature, energies and pressure must stay near the CP
 as near as the package's mixed precision comes; between communicators, and to native,
 they, positions and velocities must agree in every bit. So they must if the session
 moves to another daemon at several steps, and from another host's daemon over TCP to
-this host's shared memory. PARAGPU_TEST_LAMMPS names the folder of the program where
+this host's shared memory; a run that moves goes on until its moves are over, and one
+that stays takes as many steps. PARAGPU_TEST_LAMMPS names the folder of the program where
 it is not in .cache/lammps/bin.
 """
 
@@ -29,6 +30,8 @@ from measure import say
 
 # Edge of the box, steps, and how many between two rows.
 SIZES = {"cuda": (1, 200, 20), "software": (0.5, 200, 20)}
+# Of runs that move: steps of a part, and parts of the shortest run.
+PARTS = {"cuda": (100, 10), "software": (20, 10)}
 # Of the largest value that the CPU computes. Rows of the first steps differ by the
 # precision alone, later ones also because trajectories part.
 NEAR = 1e-3
@@ -57,7 +60,7 @@ class Test:
         return lammps.Job(case, edge, steps, every)
 
     def compared(self, case, daemon):
-        """A benchmark on the CPU and every way; the run over shm."""
+        """A benchmark on the CPU and every way."""
         job = self.job(case)
         # It finds a libcuda.so.1, and calls none of it.
         cpu = job.run(daemon.guest_environment("shm"), on_gpu=False)
@@ -72,34 +75,39 @@ class Test:
         for way, environment in ways.items():
             run = job.run(environment)
             self.held(run.same(stayed), f"{case}, {way}: as over shm in every bit; {run.loop:.2f} s of steps")
-        return stayed
 
-    def moved(self, case, stayed, one, two):
-        """A benchmark whose session moves to and fro."""
-        job, places = self.job(case), [one, two]
+    def moved(self, case, one, two):
+        """A benchmark whose session moves to and fro, and one that comes home: it starts at
+        another host's daemon and continues at this one's."""
+        edge, _, _ = SIZES[self.device]
+        every, parts = PARTS[self.device]
+        job, places = lammps.Job(case, edge, parts * every, every), [one, two]
+        unmoved = {}
 
         def move():
             places.reverse()
-            return places[1].migrate(places[1].sessions()[0]["id"], places[0].socket)
+            return places[1].migrate(session_of(places[1]), places[0].socket)
 
-        for part in (0, 1, 5, 9):
-            at = (part * job.steps // 10,)
-            run = job.run(places[0].guest_environment("shm"), at=at, move=move)
-            self.held(run.same(stayed) and len(run.moves) == 1, f"{case}: moved at step {at[0]}: {run.moves}")
-        every = range(0, job.steps, job.every)
-        run = job.run(places[0].guest_environment("shm"), at=every, move=move)
-        self.held(run.same(stayed) and len(run.moves) == len(every), f"{case}: moved {len(run.moves)} times")
+        def home():
+            to = f"tcp://{one.addresses['migration']}"
+            return two.migrate(session_of(two), to, "--communicator", "shm")
 
-    def came_home(self, case, stayed, far, near):
-        """A benchmark that starts at another host's daemon and continues at this one's."""
-        job = self.job(case)
+        plan = [((part,), move, "shm") for part in (0, 1, 5, 9)]
+        plan += [(range(parts), move, "shm"), ((parts // 2,), home, "from tcp to shm")]
+        for at, order, way in plan:
+            environment = near_and_far(one, two) if order is home else places[0].guest_environment("shm")
+            run = job.run_in_parts(environment, parts, at, order)
+            if run.parts not in unmoved:
+                unmoved[run.parts] = job.run_in_parts(one.guest_environment("shm"), run.parts)
+            stayed = unmoved[run.parts]
+            well = run.same(stayed) and len(run.moves) == len(at)
+            downtimes = [round(move["blackout_ms"], 1) for move in run.moves]
+            self.held(well, f"{case}, {way}: moved in part {list(at)} of {run.parts}, downtimes {downtimes} ms")
 
-        def move():
-            to = f"tcp://{near.addresses['migration']}"
-            return far.migrate(far.sessions()[0]["id"], to, "--communicator", "shm")
 
-        run = job.run(near_and_far(near, far), at=(job.steps // 2,), move=move)
-        self.held(run.same(stayed) and len(run.moves) == 1, f"{case}: from tcp to shm at half: {run.moves}")
+def session_of(daemon):
+    """The session that computes: a program may have one for each GPU."""
+    return max(daemon.sessions(), key=lambda session: session["launches"])["id"]
 
 
 def near_and_far(near, far):
@@ -111,16 +119,16 @@ def main():
     """Executes the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=sorted(SIZES), default="cuda", help="default cuda")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(lammps.CASES)} (default all)")
     options = parser.parse_args()
     test = Test(options.device)
     with contextlib.ExitStack() as stack:
         trust = harness.certificates(stack.enter_context(tempfile.TemporaryDirectory(prefix="paragpu-trust-")))
         extra = [*harness.as_host(trust), *(lammps.SOFTWARE if options.device == "software" else [])]
         one, two = (stack.enter_context(harness.Daemon(*extra, device=options.device)) for _ in range(2))
-        for case in lammps.CASES:
-            stayed = test.compared(case, one)
-            test.moved(case, stayed, one, two)
-            test.came_home(case, stayed, two, one)
+        for case in options.cases or lammps.CASES:
+            test.compared(case, one)
+            test.moved(case, one, two)
         if test.failed:
             say(one.log()[-2000:])
     say(f"{test.failed} checks failed")

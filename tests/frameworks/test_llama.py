@@ -1,22 +1,20 @@
 #!/usr/bin/env python3
-"""llama.cpp as nvcc builds it, through paragpu: a model's words, operators and rates.
+"""llama.cpp as nvcc builds it, through paragpu: a model's words, and its operators.
 
-usage: test_llama.py [--device software|cuda] [--operators LIST] [--rounds N] [--output FILE]
+usage: test_llama.py [--device software|cuda] [--operators LIST]
 
 `make llama` builds it from the registry's source package, with NVIDIA's static
 runtime and PTX; the model has random weights (llama_model.py). On a GPU the same
 programs run natively: the words must be native's. Then a session moves to another
 daemon and back while it generates, and the words must stay. --operators runs
-llama.cpp's own comparison of operators with its CPU code. --rounds times prompts
-and generation natively and through paragpu, in turns. PARAGPU_TEST_LLAMA names
-the folder of the programs where they are not in .cache/llama.
+llama.cpp's own comparison of operators with its CPU code. PARAGPU_TEST_LLAMA names
+the folder of the programs where they are not in .cache/llama. `make bench-frameworks`
+measures the rates.
 """
 
 import argparse
-import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,29 +24,16 @@ sys.path.insert(0, os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "bench"))
 # pylint: disable=wrong-import-position
 import harness
+from llama import MODELS, PATIENCE, model, output_of, program, with_libraries
 from measure import say
 
-PROGRAMS = os.environ.get("PARAGPU_TEST_LLAMA", os.path.join(harness.ROOT, ".cache/llama/build/bin"))
-LIBRARIES = os.path.join(harness.ROOT, ".cache/libraries/lib")
 PROMPT = "What does a program feel of the move of its GPU?"
 # NVIDIA's libraries choose their PTX for a device that they do not know.
 CAPABILITY = "--set=software.compute_capability=13.0"
-# Seconds that one program may take.
-PATIENCE = 280
-MODELS = {
-    "cuda": ["--layers=16", "--width=2048", "--heads=16", "--words=32000"],
-    "software": ["--layers=2", "--width=256", "--heads=4", "--words=1024"],
-}
 # Words of a run that is compared, and of one that moves.
 WORDS = {"cuda": (200, 4000), "software": (24, 120)}
 # Number of moves during the output.
 MOVES = 3
-
-
-def with_libraries(environment):
-    """The same, with NVIDIA's libraries of `make libraries` where they are."""
-    paths = [path for path in (environment.get("LD_LIBRARY_PATH"), LIBRARIES) if path]
-    return {**environment, "LD_LIBRARY_PATH": ":".join(paths)}
 
 
 def native():
@@ -56,24 +41,9 @@ def native():
     return with_libraries({name: value for name, value in os.environ.items() if not name.startswith("PARAGPU_")})
 
 
-def program(name, *arguments):
-    """A command."""
-    return [os.path.join(PROGRAMS, name), *arguments]
-
-
-def generation(model, words):
+def generation(path, words):
     """What says so many words."""
-    return program("llama-simple", "-m", model, "-n", str(words), "-ngl", "99", PROMPT)
-
-
-def output_of(command, environment):
-    """What a program says; raises where it fails."""
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{command[0]}: status {done.returncode}: {done.stderr[-1500:]}")
-    return done.stdout
+    return program("llama-simple", "-m", path, "-n", str(words), "-ngl", "99", PROMPT)
 
 
 def moved(command, here, there):
@@ -104,37 +74,18 @@ def operators(names, environment):
     return sum(line.endswith(": OK") for line in lines), failed, done.returncode
 
 
-def rates(model, environment):
-    """Tokens a second of prompts and of generation."""
-    said = output_of(program("llama-bench", "-m", model, "-ngl", "99", "-p", "512", "-n", "128", "-r", "3", "-o", "json"), environment)
-    return {"prompt" if row["n_prompt"] else "generation": row["avg_ts"] for row in json.loads(said)}
-
-
-def timed(model, remote, rounds):
-    """Rates of both ways in turns, as rows."""
-    ways, samples = {"native": native(), "remote": remote}, {}
-    for turn in range(rounds):
-        for way in sorted(ways, reverse=turn % 2 == 1):
-            for name, rate in rates(model, ways[way]).items():
-                samples.setdefault((name, way), []).append(rate)
-    for name in ("prompt", "generation"):
-        mine, theirs = (statistics.median(samples[name, way]) for way in ("remote", "native"))
-        say(f"llama/{name}: native {theirs:.1f} tokens/s, remote {mine:.1f}, {theirs / mine:.3f} of native's time")
-        yield {"name": f"llama/{name}", "unit": "1/s", "value": mine, "baseline": theirs, "ratio": theirs / mine, "goal": 1.01, "met": theirs / mine <= 1.01}
-
-
-def compared(model, options, here, there):
+def compared(path, options, here, there):
     """Words that stay and words that move; whether they are the same."""
     few, many = WORDS[options.device]
     remote = with_libraries(here.guest_environment("shm"))
     well = True
-    said = output_of(generation(model, few), remote)
+    said = output_of(generation(path, few), remote)
     if options.device == "cuda":
-        same = said == output_of(generation(model, few), native())
+        same = said == output_of(generation(path, few), native())
         say(f"{few} words: {'as natively' if same else 'OTHERS than natively'}")
         well &= same
-    stayed = output_of(generation(model, many), remote)
-    code, said, reports = moved(generation(model, many), here, there)
+    stayed = output_of(generation(path, many), remote)
+    code, said, reports = moved(generation(path, many), here, there)
     same = code == 0 and said == stayed
     say(f"{many} words, moved {len(reports)} times ({reports}): {'the same' if same else f'OTHERS, status {code}'}")
     return well and same and len(reports) == MOVES
@@ -145,19 +96,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=sorted(MODELS), default="software", help="default software")
     parser.add_argument("--operators", metavar="LIST", help="also these operators, with commas between, or `all`")
-    parser.add_argument("--rounds", type=int, default=0, help="also time so many rounds (a GPU's)")
-    parser.add_argument("--output", help="write rows there, as JSON")
     options = parser.parse_args()
     extra = [CAPABILITY] if options.device == "software" else []
-    well, rows = True, []
+    well = True
     with tempfile.TemporaryDirectory(prefix="paragpu-llama-") as folder:
-        model = os.path.join(folder, "model.gguf")
-        subprocess.run([sys.executable, os.path.join(HERE, "llama_model.py"), *MODELS[options.device], model], check=True)
+        path = model(options.device, folder)
         with harness.Daemon(*extra, device=options.device) as here, harness.Daemon(*extra, device=options.device) as there:
-            well &= compared(model, options, here, there)
+            well &= compared(path, options, here, there)
             remote = with_libraries(here.guest_environment("shm"))
-            if options.rounds:
-                rows += timed(model, remote, options.rounds)
             if options.operators:
                 names = "" if options.operators == "all" else options.operators
                 allowed = operators(names, native())[1] if options.device == "cuda" else []
@@ -165,12 +111,8 @@ def main():
                 failed = [case for case in failed if case not in allowed]
                 say(f"operators: {passed} cases passed, status {code}; only here failed: {failed[:20]}")
                 well &= not failed and passed > 0
-                rows.append({"name": "llama/operators", "unit": "cases", "value": passed, "failed": failed})
             if not well:
                 say(here.log()[-2000:])
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            json.dump({"results": rows}, file, indent=1)
     sys.exit(not well)
 
 

@@ -215,6 +215,14 @@ def transformers_generation():
 
 
 @case
+def large_sums():
+    """Sums of 8 GiB that were computed before: memory, and little else."""
+    torch.manual_seed(9)
+    numbers = torch.empty(8192, 1 << 18, device=DEVICE).uniform_()
+    return lambda: numbers.add_(1.0).sum(1)
+
+
+@case
 def triton_attention():
     """Fused attention as Triton's kernels, of 2048 words."""
     import triton_kernels

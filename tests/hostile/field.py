@@ -23,6 +23,8 @@ ATTACH = 0x7F10
 # Long enough for a machine that does much else; an attack that held something
 # up did so for longer, or for good.
 PATIENCE = 30
+# Seconds in which a host takes nothing, after which it takes no more.
+STALLED = 1.5
 
 ATTACKS = {}
 
@@ -134,6 +136,38 @@ class Field:
             parameters=parameters,
         )
 
+    def press(self, session, frames, patience=8):
+        """Sends frames for as long as the host takes them, at most for `patience` seconds;
+        returns how many. The session may end."""
+        session.socket.setblocking(False)
+        sent, rest = 0, b""
+        taken = time.monotonic()
+        end = taken + patience
+        frames = iter(frames)
+        while time.monotonic() < min(end, taken + STALLED):
+            while len(rest) < 1 << 18:
+                one = next(frames, None)
+                if one is None:
+                    break
+                rest += one
+                sent += 1
+            if not rest:
+                break
+            try:
+                rest = rest[session.socket.send(rest) :]
+                taken = time.monotonic()
+            except BlockingIOError:
+                time.sleep(0.005)
+            except OSError:
+                break
+        session.socket.setblocking(True)
+        session.socket.settimeout(PATIENCE)
+        # What was cut off is no frame: nothing follows it.
+        if rest:
+            self.open.remove(session)
+            session.close()
+        return sent
+
     def check(self):
         """The daemon lives and serves new guests."""
         self.hang_up()
@@ -174,6 +208,19 @@ def resident(pid):
     with open(f"/proc/{pid}/status", encoding="ascii") as status:
         lines = dict(line.split(":", 1) for line in status if ":" in line)
     return sum(int(lines[key].split()[0]) << 10 for key in ("RssAnon", "RssShmem"))
+
+
+def posted(session, name, slot=0, **arguments):
+    """A frame of a call."""
+    return next(repeated(session, 1, name, slot, **arguments))
+
+
+def repeated(session, count, name, slot=0, **arguments):
+    """The same call in many frames."""
+    payload = wire.encode_call(name, **arguments)
+    for _ in range(count):
+        session.sequence += 1
+        yield wire.HEADER.pack(len(payload), wire.NUMBERS[name], slot, session.sequence) + payload
 
 
 def descriptors(pid):

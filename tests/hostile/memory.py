@@ -3,10 +3,9 @@
 import os
 import signal
 import struct
-import time
 
 import wire
-from field import ARENA, CHUNK, ENDLESS, SHADOWS, STRIDE, WINDOWS, attack, blake3, expect, ptx, resident, until
+from field import ARENA, CHUNK, ENDLESS, SHADOWS, STRIDE, WINDOWS, attack, blake3, expect, ptx, repeated, resident, until
 
 # The limit of one VM in these attacks, and a worker's own memory besides.
 LIMIT, OWN = 64 << 20, 96 << 20
@@ -121,26 +120,8 @@ def launches_behind_an_endless_kernel(field):
     worker = field.worker(session)
     field.launch(session, field.kernel(session, ENDLESS))
     before = resident(worker)
-    session.socket.setblocking(False)
-    payload = wire.encode_call(
-        "Launch", function=101, stream=0, grid=(1, 1, 1), block=(1, 1, 1),
-        dynamic_shared=0, flags=0, cluster=(0, 0, 0), preferences=b"", parameters=b"",
-    )
-    sent, end = 0, time.monotonic() + 6
-    rest = b""
-    while sent < 300_000 and time.monotonic() < end:
-        if not rest:
-            for _ in range(64):
-                session.sequence += 1
-                rest += wire.HEADER.pack(len(payload), wire.NUMBERS["Launch"], 0, session.sequence) + payload
-        try:
-            done = session.socket.send(rest)
-            rest = rest[done:]
-            sent += 64
-        except BlockingIOError:
-            time.sleep(0.01)
-        except OSError:
-            break
+    launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), preferences=b"", parameters=b"")
+    sent = field.press(session, repeated(session, 300_000, "Launch", function=101, stream=0, **launch), 6)
     grown = resident(worker) - before
     expect(grown < 96 << 20, f"{sent} launches wait in {grown >> 20} MiB")
     return sent
@@ -153,21 +134,7 @@ def events_behind_an_endless_kernel(field):
     field.launch(session, field.kernel(session, ENDLESS))
     session.post("EventCreate", event=300, flags=2)
     before = resident(worker)
-    session.socket.setblocking(False)
-    payload = wire.encode_call("EventRecord", event=300, stream=0)
-    sent, end, rest = 0, time.monotonic() + 6, b""
-    while sent < 300_000 and time.monotonic() < end:
-        if not rest:
-            for _ in range(64):
-                session.sequence += 1
-                rest += wire.HEADER.pack(len(payload), wire.NUMBERS["EventRecord"], 0, session.sequence) + payload
-        try:
-            rest = rest[session.socket.send(rest) :]
-            sent += 64
-        except BlockingIOError:
-            time.sleep(0.01)
-        except OSError:
-            break
+    sent = field.press(session, repeated(session, 300_000, "EventRecord", event=300, stream=0), 6)
     grown = resident(worker) - before
     expect(grown < 96 << 20, f"{sent} events wait in {grown >> 20} MiB")
     return sent

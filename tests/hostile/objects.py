@@ -5,40 +5,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import wire
-from field import ARENA, CHUNK, ENDLESS, attack, blake3, expect, ptx, resident
+from field import ARENA, CHUNK, ENDLESS, attack, blake3, expect, posted, ptx, repeated, resident
 from memory import LIMIT, LIMITED, OWN
 
 # A session's allowance of work in flight, which is not charged to its VM.
 UNDER_WAY = 32 << 20
-
-
-def pressed(field, session, frames, patience=8):
-    """Sends frames for as long as the host takes them; returns how many. The session may end."""
-    session.socket.setblocking(False)
-    sent, rest, end = 0, b"", time.monotonic() + patience
-    frames = iter(frames)
-    while time.monotonic() < end:
-        while len(rest) < 1 << 18:
-            one = next(frames, None)
-            if one is None:
-                break
-            rest += one
-            sent += 1
-        if not rest:
-            break
-        try:
-            rest = rest[session.socket.send(rest) :]
-        except BlockingIOError:
-            time.sleep(0.005)
-        except OSError:
-            break
-    session.socket.setblocking(True)
-    session.socket.settimeout(30)
-    # What was cut off is no frame: nothing follows it.
-    if rest:
-        field.open.remove(session)
-        session.close()
-    return sent
 
 
 def most_of(worker, seconds=4):
@@ -51,13 +22,6 @@ def most_of(worker, seconds=4):
             break
         time.sleep(0.02)
     return most
-
-
-def posted(session, name, slot=0, **arguments):
-    """A frame of a call."""
-    session.sequence += 1
-    payload = wire.encode_call(name, **arguments)
-    return wire.HEADER.pack(len(payload), wire.NUMBERS[name], slot, session.sequence) + payload
 
 
 def array(levels=1):
@@ -215,7 +179,7 @@ def replies_behind_a_wait(field):
     field.launch(session, field.kernel(session, ENDLESS))
     wait = posted(session, "ContextSynchronize", slot=1)
     frames = [wait, *(posted(session, "ImageRead", slot=1, hash=digest, offset=0) for _ in range(3000))]
-    sent = pressed(field, session, frames)
+    sent = field.press(session, frames)
     most = most_of(worker)
     expect(most < LIMIT + OWN, f"replies of {sent} calls wait in {most >> 20} MiB")
     expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
@@ -231,10 +195,10 @@ def calls_behind_a_host_function(field):
     session.call("MemMap", address=ARENA, size=CHUNK)
     session.post("HostFuncLaunch", stream=0, id=1)
     data = bytes(100_000)
-    frames = (posted(session, "CopyToDevice", destination=ARENA, stream=0, data=data) for _ in range(2000))
+    frames = repeated(session, 2000, "CopyToDevice", destination=ARENA, stream=0, data=data)
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(most_of, worker, 6)
-        sent = pressed(field, session, frames, 5)
+        sent = field.press(session, frames, 5)
         taken = watching.result()
     expect(taken < LIMIT + OWN, f"{sent} calls wait in {taken >> 20} MiB")
     expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
@@ -255,11 +219,10 @@ def work_of_many_streams_behind_an_endless_kernel(field):
             # A blocking stream: its work waits for the legacy stream's.
             yield posted(session, "StreamCreate", stream=stream, flags=0, priority=0)
             launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), preferences=b"", parameters=b"")
-            for _ in range(6000):
-                yield posted(session, "Launch", function=101, stream=stream, **launch)
+            yield from repeated(session, 6000, "Launch", function=101, stream=stream, **launch)
             yield posted(session, "StreamDestroy", stream=stream)
 
-    sent = pressed(field, session, frames(), 12)
+    sent = field.press(session, frames(), 12)
     grown = resident(worker) - before
     expect(grown < UNDER_WAY, f"{sent} launches wait in {grown >> 20} MiB")
     expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
@@ -276,8 +239,7 @@ def parameters_behind_an_endless_kernel(field):
     big = field.kernel(session, ptx("", ".param .align 4 .b8 p0[4000]"), handle=300)
     before = resident(worker)
     launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), preferences=b"", parameters=bytes(4000))
-    frames = (posted(session, "Launch", function=big, stream=0, **launch) for _ in range(30_000))
-    sent = pressed(field, session, frames, 6)
+    sent = field.press(session, repeated(session, 30_000, "Launch", function=big, stream=0, **launch), 6)
     grown = resident(worker) - before
     expect(grown < UNDER_WAY, f"{sent} launches with 4 kB of parameters wait in {grown >> 20} MiB")
     return sent
@@ -299,7 +261,7 @@ def objects_that_go_behind_an_endless_kernel(field):
             yield posted(session, "SurfaceCreate", surface=1000 + number, array=7, level=0)
             yield posted(session, "SurfaceDestroy", surface=1000 + number)
 
-    sent = pressed(field, session, frames(), 10)
+    sent = field.press(session, frames(), 10)
     grown = resident(worker) - before
     expect(grown < UNDER_WAY, f"{sent // 2} surfaces that were destroyed take {grown >> 20} MiB")
     return sent

@@ -1,8 +1,9 @@
 """Calls functions of CUDA libraries with valid, boundary and invalid arguments.
 
-usage: probe.py PROTOTYPES GPU FIRST LIBRARY/FUNCTION...
+usage: probe.py PROTOTYPES GPU all|devices FIRST LIBRARY/FUNCTION...
 
-The valid device is number GPU. Prints one line of JSON for each row of arguments, of the
+The valid device is number GPU. "devices" are the rows whose arguments are valid, or wrong
+where they name a device. Prints one line of JSON for each row of arguments, of the
 first function from row FIRST on, before the call and after it: the status, what the call wrote, the
 runtime's last error and the status of a wait for the context. Addresses and
 handles show as "p", so that two drivers compare, and so do readings of NVML. NVML's
@@ -70,6 +71,12 @@ INTEGERS = {
     "c_uchar": (ctypes.c_ubyte, (0, 1, 0xFF)),
     "c_ulonglong": (ctypes.c_uint64, (0, 1, 4096, (1 << 64) - 1)),
 }
+# Parameters that name a device, or what belongs to one.
+OF_DEVICES = ("CUdevice", "CUcontext", "cudaMemLocation", "CUmemLocation", "CUmemoryPool", "nvmlDevice_t")
+# What is printed for a row that is not called.
+SKIPPED = {"skipped": True}
+# NVML's functions that begin or end its initialisation. The rows of another share one, because one takes some tenths of a second.
+OF_INITIALISATION = re.compile("nvmlInit|nvmlShutdown")
 # NVML's structures that begin with their version: bytes and version.
 VERSIONED = {"nvmlMemory_v2_t": (40, 2), "nvmlTemperature_t": (12, 1), "nvmlPciInfoExt_t": (64, 1), "nvmlUUID_t": (52, 1)}
 # NVML's functions whose values change from call to call.
@@ -217,12 +224,17 @@ class World:
         return room
 
 
+def names_device(parameter):
+    """Whether a parameter names a device, or what belongs to one."""
+    return parameter["kind"] in OF_DEVICES or "device" in parameter["name"].lower()
+
+
 def rows(values):
-    """The valid row, then each other value of one parameter."""
-    yield [choices[0] for choices in values]
+    """The valid row, then each other value of one parameter: which one (None), and the row."""
+    yield None, [choices[0] for choices in values]
     for at, choices in enumerate(values):
         for other in choices[1:]:
-            yield [other if place == at else choices[0] for place, choices in enumerate(values)]
+            yield at, [other if place == at else choices[0] for place, choices in enumerate(values)]
 
 
 def word(value):
@@ -258,7 +270,7 @@ def written(arguments, kinds):
     return found
 
 
-def call_rows(world, runtime, prototypes, function, first):
+def call_rows(world, runtime, prototypes, function, which, first):
     """Calls a function's rows from `first` on and prints the results; returns whether others can follow."""
     library, name = function.split("/")
     parameters = prototypes[library][name]["parameters"]
@@ -274,40 +286,47 @@ def call_rows(world, runtime, prototypes, function, first):
     all_rows = list(rows(values))
     if library == "nvml":
         all_rows.insert(0, all_rows[0])
-    for number, row in enumerate(all_rows):
-        if number < first:
-            continue
-        with world.initialised(library == "nvml" and number > 0):
-            arguments = [make() for make in row]
-            print(json.dumps({"function": function, "row": number}), flush=True)
-            status = call(*arguments)
-            if name.startswith("nvmlInit") and status == 0:
-                world.nvml.nvmlShutdown()
-        wrote = written(arguments, kinds)
-        if library == "nvml" and READINGS.search(name):
-            wrote = {argument: {place: "p" for place in places} for argument, places in wrote.items()}
-        if isinstance(status, bytes):
-            status = status.decode()
-        line = {"function": function, "row": number, "status": status, "wrote": wrote}
-        if library == "runtime":
-            line["last"] = runtime.cudaGetLastError()
-        line["wait"] = world.cuda.cuCtxSynchronize()
-        print(json.dumps(line), flush=True)
-        if not world.is_usable():
-            return False
+    with contextlib.ExitStack() as initialised:
+        for number, (varied, row) in enumerate(all_rows):
+            if number < first:
+                continue
+            line = {"function": function, "row": number}
+            if number == max(first, 1) and library == "nvml" and not OF_INITIALISATION.match(name):
+                initialised.enter_context(world.initialised())
+            if which == "devices" and varied is not None and not names_device(parameters[varied]):
+                print(json.dumps(line | SKIPPED), flush=True)
+                continue
+            with world.initialised(library == "nvml" and number > 0):
+                arguments = [make() for make in row]
+                print(json.dumps(line), flush=True)
+                status = call(*arguments)
+                if name.startswith("nvmlInit") and status == 0:
+                    world.nvml.nvmlShutdown()
+            wrote = written(arguments, kinds)
+            if library == "nvml" and READINGS.search(name):
+                wrote = {argument: {place: "p" for place in places} for argument, places in wrote.items()}
+            if isinstance(status, bytes):
+                status = status.decode()
+            line |= {"status": status, "wrote": wrote}
+            if library == "runtime":
+                line["last"] = runtime.cudaGetLastError()
+            line["wait"] = world.cuda.cuCtxSynchronize()
+            print(json.dumps(line), flush=True)
+            if not world.is_usable():
+                return False
     return True
 
 
 def main():
     """Calls each function's rows and prints the results."""
-    prototypes, ordinal, first, *functions = sys.argv[1:]
+    prototypes, ordinal, which, first, *functions = sys.argv[1:]
     ordinal, first = int(ordinal), int(first)
     with open(prototypes, encoding="utf-8") as file:
         prototypes = json.load(file)
     world = World(ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1"), ordinal)
     runtime = ctypes.CDLL("libcudart.so.13")
     for function in functions:
-        if not call_rows(world, runtime, prototypes, function, first):
+        if not call_rows(world, runtime, prototypes, function, which, first):
             sys.exit(3)
         first = 0
 

@@ -291,9 +291,9 @@ static void run_volumes(Program &program, Random &random) {
 }
 
 // Copies between the host and memory that the current GPU may not reach, then from GPU to
-// GPU in part, of rows longer than what is copied at once.
+// GPU in part, of rows of which at most 4 MiB are copied at once, so in three parts.
 static void run_long_rows(Program &program, Random &random) {
-    constexpr size_t words = (5 << 20) + 7, skipped = 3, rows = 2, count = rows * words;
+    constexpr size_t words = (9 << 18) + 7, skipped = 3, rows = 2, count = rows * words;
     constexpr size_t row_bytes = words * sizeof(unsigned), bytes = count * sizeof(unsigned);
     std::vector<unsigned> source = random_words(random, count), want(count, 0), got(count);
     unsigned *theirs = allocate<unsigned>(owns, count), *mine = allocate<unsigned>(computes, count);

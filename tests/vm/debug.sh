@@ -103,7 +103,8 @@ for part in "${parts[@]}"; do
 			# holds overlapping mappings against a driver.
 			append="$APPEND dma_debug=off"
 		fi
-		PROTOCOL=$part COMMANDS=$commands APPEND=$append \
+		# The device comes and goes after a suspend.
+		HOTPLUG=native PROTOCOL=$part COMMANDS=$commands APPEND=$append \
 			FILES="tests/vm/commands=paragpu/tests $encrypted/paragpu.ko=root/encrypted/paragpu.ko" \
 			boot "$part" || failed+=("$part")
 		rm -f "$commands"

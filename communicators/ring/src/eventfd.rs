@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use paragpu_communicator::Error;
+use paragpu_communicator::{Error, poll_until};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
@@ -53,20 +53,8 @@ fn clear(eventfd: BorrowedFd<'_>) -> Result<(), Error> {
     }
 }
 
-/// Polls until `deadline`. Returns false if it passed.
-pub(crate) fn poll_until(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<bool, Error> {
-    loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // A time that is too long for the system is no limit.
-        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(fds, timeout.as_ref()) {
-            Ok(0) => return Ok(false),
-            Ok(_) => return Ok(true),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(Error::io("cannot wait for the doorbell", errno)),
-        }
-    }
-}
+/// The operation of waiting for a doorbell, for errors.
+pub(crate) const WAIT: &str = "cannot wait for the doorbell";
 
 const HANGUP: PollFlags = PollFlags::RDHUP
     .union(PollFlags::HUP)
@@ -90,7 +78,7 @@ impl Doorbell for EventDoorbell {
                 PollFlags::RDHUP,
             ),
         ];
-        if !poll_until(&mut fds, deadline)? {
+        if !poll_until(&mut fds, deadline, WAIT)? {
             return Ok(Event::Deadline);
         }
         let [wait, interrupt, liveness] = fds.each_ref().map(PollFd::revents);

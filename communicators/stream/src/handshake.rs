@@ -8,9 +8,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use paragpu_communicator::Error;
+use paragpu_communicator::{Error, poll_until};
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN, MAX_PAYLOAD};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -185,30 +185,19 @@ fn read_exact(
     Ok(())
 }
 
-/// The timeout of poll(2) for a deadline. A time that is too long for the system is no limit.
-pub(crate) fn time_left(deadline: Option<Instant>) -> Option<Timespec> {
-    let left = deadline?.saturating_duration_since(Instant::now());
-    Timespec::try_from(left).ok()
-}
+/// The operation of waiting for a socket, for errors.
+pub(crate) const WAIT: &str = "cannot wait for the socket";
 
 pub(crate) fn await_ready(
     socket: BorrowedFd<'_>,
     what: PollFlags,
     deadline: Option<Instant>,
 ) -> Result<(), Error> {
-    loop {
-        let timeout = time_left(deadline);
-        let mut fds = [PollFd::new(&socket, what)];
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(0) => {
-                return Err(Error::io(
-                    "the peer did not answer in time",
-                    std::io::Error::from(std::io::ErrorKind::TimedOut),
-                ));
-            }
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(Error::io("cannot wait for the socket", errno)),
-        }
+    match poll_until(&mut [PollFd::new(&socket, what)], deadline, WAIT)? {
+        true => Ok(()),
+        false => Err(Error::io(
+            "the peer did not answer in time",
+            std::io::Error::from(std::io::ErrorKind::TimedOut),
+        )),
     }
 }

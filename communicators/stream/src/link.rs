@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::Error;
+use paragpu_communicator::{Error, poll_until};
 use paragpu_communicator_secure::Sealer;
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, send, sendmsg, shutdown};
 
 use crate::Options;
+use crate::handshake::WAIT;
 use crate::parser::HEARTBEAT;
 use crate::seal::{PARTS, Sealing};
 
@@ -479,29 +480,15 @@ impl Link {
     /// Waits until the socket accepts bytes. Returns false if `patience` has run out.
     fn await_writable(&self, patience: Patience) -> Result<bool, Error> {
         let patience_ends = (patience == Patience::Linger).then(|| Instant::now() + LINGER);
-        loop {
-            let timeout = patience_ends.map(|end| {
-                let left = end.saturating_duration_since(Instant::now());
-                Timespec {
-                    tv_sec: left.as_secs() as i64,
-                    tv_nsec: i64::from(left.subsec_nanos()),
-                }
-            });
-            let mut fds = [PollFd::new(&self.socket, PollFlags::OUT | PollFlags::RDHUP)];
-            match poll(&mut fds, timeout.as_ref()) {
-                Ok(0) => return Ok(false),
-                Ok(_) => {
-                    let [socket] = fds;
-                    // A peer that has ended its sending direction does not receive either.
-                    return if socket.revents() == PollFlags::OUT {
-                        Ok(true)
-                    } else {
-                        Err(Error::Closed)
-                    };
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(Error::io("cannot wait for the socket", errno)),
-            }
+        let mut fds = [PollFd::new(&self.socket, PollFlags::OUT | PollFlags::RDHUP)];
+        if !poll_until(&mut fds, patience_ends, WAIT)? {
+            return Ok(false);
+        }
+        let [socket] = fds;
+        // A peer that has ended its sending direction does not receive either.
+        match socket.revents() == PollFlags::OUT {
+            true => Ok(true),
+            false => Err(Error::Closed),
         }
     }
 

@@ -9,14 +9,15 @@ use std::time::Instant;
 
 use paragpu_communicator::{
     Adaptive, Error, Frame, Landing, Polling, Receiver, Spin, Wait, Waited, Waiter, Wake,
+    poll_until,
 };
 use paragpu_communicator_secure::{Error as SecureError, Opener, state};
 use paragpu_protocol::frame::FrameHeader;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 
-use crate::handshake::time_left;
+use crate::handshake::WAIT;
 use crate::link::{CloseOnDrop, Link};
 use crate::parser::{HEARTBEAT, Parser};
 use crate::seal::broken;
@@ -330,16 +331,12 @@ impl Waiter for ByteWait<'_, '_> {
             if self.receiver.link.is_closed() {
                 return Err(Error::Closed);
             }
-            let timeout = time_left(deadline);
             let mut fds = [
                 PollFd::new(&self.receiver.link.socket, PollFlags::IN),
                 PollFd::new(&self.receiver.link.interrupt, PollFlags::IN),
             ];
-            match poll(&mut fds, timeout.as_ref()) {
-                Ok(0) => return Ok(Waited::Late),
-                Ok(_) => {}
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(Error::io("cannot wait for the socket", errno)),
+            if !poll_until(&mut fds, deadline, WAIT)? {
+                return Ok(Waited::Late);
             }
             let [socket, interrupt] = fds.each_ref().map(PollFd::revents);
             if interrupt.contains(PollFlags::IN) {

@@ -13,6 +13,7 @@ use paragpu_client::{Result, Session};
 use paragpu_protocol::status::Status;
 
 use crate::current::{self, Current};
+use crate::objects::context::has_other_contexts;
 use crate::objects::{self, Found, Object};
 
 /// The thread's own default stream of one device. It ends with the thread.
@@ -105,6 +106,27 @@ impl Named {
             },
         }
     }
+
+    /// Whether an object cannot be used in it, because it is of another context. `context` is
+    /// the object's; `None` if it may be used in each.
+    #[inline]
+    pub fn is_apart(&self, context: impl FnOnce() -> Option<u64>) -> bool {
+        has_other_contexts()
+            && context().is_some_and(|own| self.context().is_ok_and(|other| are_apart(own, other)))
+    }
+}
+
+/// Whether objects of two contexts, by their handles, cannot be used together. Those of a green
+/// context and of its device's primary one can.
+fn are_apart(one: u64, other: u64) -> bool {
+    let is_other = |handle: u64| {
+        let handle = usize::try_from(handle).unwrap_or(0);
+        let found = objects::find(std::ptr::without_provenance_mut(handle));
+        found.is_some_and(
+            |found| matches!(&**found, Object::Context(context) if !context.is_primary()),
+        )
+    };
+    one != other && (is_other(one) || is_other(other))
 }
 
 /// The stream of an argument. The default streams are those of the current context.

@@ -1,6 +1,7 @@
 //! The event loop. It waits for descriptors and deadlines, never for a peer.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod admit;
 mod arrivals;
 mod checkpoints;
@@ -14,6 +15,7 @@ mod listeners;
 mod migration;
 mod migrations;
 mod operation;
+mod operations;
 mod order;
 mod orders;
 mod placing;
@@ -21,19 +23,19 @@ mod reload;
 mod schedules;
 mod scrapes;
 mod signals;
+mod spawning;
 mod supervise;
 mod token;
 mod turns;
 mod unnamed_checkpoint;
+mod workers;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use paragpu_config::Endpoint;
 use paragpu_config::host::Host;
-use paragpu_control::socket::Inbox;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -41,34 +43,25 @@ use self::arrivals::Arrivals;
 use self::counts::Counts;
 use self::inquiries::Inquiries;
 use self::listeners::{Listeners, retry};
-use self::migration::{Departed, Migration};
 use self::operation::Operation;
-use self::order::{Ordered, Parked, Restoring};
-use self::schedules::Schedules;
+use self::operations::Operations;
 use self::signals::Signals;
+use self::spawning::Spawning;
+use self::workers::Workers;
 use crate::arguments::Arguments;
 use crate::cgroup::Groups;
 use crate::device::Devices;
 use crate::handshake_threads::HandshakeThreads;
 use crate::leases::Leases;
-use crate::link::Links;
 use crate::notes::Notes;
 use crate::received_fd::ReceivedFd;
 use crate::reception::Reception;
-use crate::session::Session;
 use crate::shares::Shares;
 use crate::spawner::Spawner;
 use crate::tenants::Tenants;
 use crate::users::{Users, worker_program};
-use crate::worker::{State, Worker};
 use crate::{Error, confine, logging, sys};
 
-/// Grace period between a request to end and a kill.
-const GRACE: Duration = Duration::from_secs(1);
-/// How long a session has room to begin, unless it does so earlier, and then for its first
-/// calls ([`Room`](crate::worker::Room)).
-const BEGINNING: Duration = Duration::from_millis(100);
-const FIRST_CALLS: Duration = Duration::from_millis(3);
 /// How long to accept no connections when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -96,36 +89,8 @@ enum Polled {
     Scrape(u64),
 }
 
-/// Moves and checkpoints in progress.
-#[derive(Debug, Default)]
-struct Operations {
-    /// Connections to daemons of other hosts.
-    links: Links,
-    /// By worker key.
-    orders: BTreeMap<u64, Ordered>,
-    migrations: BTreeMap<u64, Migration>,
-    /// The destinations of sessions that left, by token.
-    departed: BTreeMap<[u8; 16], Departed>,
-    parked: Vec<Parked>,
-    restores: Vec<Restoring>,
-    /// Periodic checkpoints.
-    schedules: Schedules,
-}
-
-/// How workers are started, and their messages.
-#[derive(Debug)]
-struct Spawning {
-    program: PathBuf,
-    spawner: Spawner,
-    /// The users of VMs, or why there are none.
-    users: Result<Option<Users>, String>,
-    /// Why VMs have no control groups.
-    ungrouped: Option<String>,
-    inbox: Inbox,
-}
-
-/// The daemon. Each part owns its state. The submodules contain the steps that involve
-/// several parts.
+/// The daemon. Each part owns its state. The submodules contain the parts, and the steps that
+/// involve several of them.
 #[derive(Debug)]
 pub struct Broker {
     host: Host,
@@ -138,8 +103,7 @@ pub struct Broker {
     shares: Shares,
     leases: Leases,
     spawning: Spawning,
-    workers: BTreeMap<u64, Worker>,
-    sessions: BTreeMap<u64, Session>,
+    workers: Workers,
     operations: Operations,
     inquiries: Inquiries,
     counts: Counts,
@@ -184,26 +148,13 @@ impl Broker {
         let notes = retry(|| Notes::open(&host.state_directory()))?;
         let leases = Leases::new().map_err(Error::system("create a socket pair"))?;
         let devices = Devices::new(&host);
-        let mut tenants = Tenants::default();
-        let ungrouped = match Groups::find() {
-            Ok(groups) => {
-                tenants.group(groups);
-                None
-            }
-            Err(reason) => {
-                tracing::debug!(reason, "VMs have no control groups");
-                Some(reason)
-            }
-        };
+        let tenants = Tenants::new(Groups::find());
+        if let Some(reason) = tenants.ungrouped() {
+            tracing::debug!(reason, "VMs have no control groups");
+        }
         let mut broker = Self {
             listeners: Listeners::open(&host)?,
-            spawning: Spawning {
-                program,
-                spawner,
-                users,
-                ungrouped,
-                inbox: Inbox::default(),
-            },
+            spawning: Spawning::new(&host, spawner, users),
             devices,
             host,
             operation: Operation {
@@ -222,14 +173,13 @@ impl Broker {
             },
             tenants,
             leases,
-            workers: BTreeMap::new(),
-            sessions: BTreeMap::new(),
+            workers: Workers::default(),
             operations: Operations::default(),
             inquiries: Inquiries::default(),
             counts: Counts::default(),
         };
         broker.adopt();
-        broker.take_up_parked();
+        broker.operations.adopt(&broker.notes);
         tracing::info!(
             socket = %broker.host.daemon.socket.display(),
             control = %broker.host.daemon.control.display(),
@@ -291,11 +241,11 @@ impl Broker {
         add(Polled::Terminate, self.operation.signals.terminate(), read);
         add(Polled::Reload, self.operation.signals.reload(), read);
         add(Polled::Verdicts, self.leases.woken().as_fd(), read);
-        for (key, worker) in &self.workers {
+        for (key, worker) in self.workers.iter() {
             if let Some(control) = &worker.control {
-                add(Polled::Control(*key), control.as_fd(), read);
+                add(Polled::Control(key), control.as_fd(), read);
             }
-            add(Polled::Process(*key), worker.pidfd.as_fd(), read);
+            add(Polled::Process(key), worker.pidfd.as_fd(), read);
         }
         add(
             Polled::Handshakes,
@@ -374,7 +324,7 @@ impl Broker {
             Polled::Reload => self.reload(),
             Polled::Pending(key) => self.advance(key),
             Polled::Handshakes => self.finish_handshake_steps(),
-            Polled::Waiting(position) => self.gave_up(position),
+            Polled::Waiting(position) => self.arrivals.gave_up(position),
             Polled::Control(key) => self.receive_from_worker(key, supervise::MESSAGES),
             Polled::Process(key) => self.exited(key),
             Polled::Console(key) => self.console(key, flags),
@@ -393,16 +343,16 @@ impl Broker {
             pause = pause.or(Some(now + ACCEPT_PAUSE));
         }
         let retry = self.devices.retry(now);
-        self.give_up_on_silent(now);
-        self.give_up_on_scrapes(now);
+        self.arrivals.give_up_on_silent(now);
+        self.inquiries.give_up_on_scrapes(now);
         self.place_waiting();
         self.match_waiting();
-        let restores = self.match_restores(now);
+        self.match_restores(now);
         let refill = self.refill(now);
-        self.kill_overdue(now);
+        self.workers.kill_overdue(now);
         self.answer_listings(now);
         self.end_overdue_migrations(now);
-        let expiry = self.end_expired(now);
+        let expiry = self.workers.end_expired(now);
         let leases = self.keep_leases(now);
         self.write_checkpoints(now);
         let next_turn = self.take_turns(now);
@@ -411,25 +361,11 @@ impl Broker {
             next_turn,
             retry,
             self.arrivals.reception.deadline(),
-            self.workers
-                .values()
-                .filter_map(|worker| worker.deadline)
-                .min(),
-            self.inquiries
-                .listings
-                .iter()
-                .map(|listing| listing.deadline())
-                .min(),
-            self.inquiries
-                .scrapes
-                .values()
-                .map(|scrape| scrape.deadline)
-                .min(),
-            self.next_migration_deadline(),
-            self.operations.schedules.next(),
+            self.workers.deadline(),
+            self.inquiries.deadline(),
+            self.operations.deadline(),
             expiry,
             leases,
-            restores,
             refill,
         ]
         .into_iter()
@@ -442,21 +378,15 @@ impl Broker {
         if !self.operation.signals.take_terminate() {
             return;
         }
-        tracing::info!(sessions = self.sessions.len(), "ending");
+        tracing::info!(sessions = self.workers.sessions().len(), "ending");
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        let deadline = Instant::now() + GRACE;
         self.listeners.close();
         self.inquiries.scrapes.clear();
         self.arrivals.reception.clear();
         for waiting in std::mem::take(&mut self.arrivals.waiting) {
             waiting.guest.refuse("the host's daemon is ending");
         }
-        for worker in self.workers.values_mut() {
-            match worker.state {
-                State::Serving(_) => worker.end(deadline),
-                _ => worker.dismiss(deadline),
-            }
-        }
+        self.workers.end_all();
     }
 }
 

@@ -7,7 +7,7 @@
 //! One thread waits for all file descriptors ([`broker`]) and never for a peer.
 //!
 //! - Connections: [`listener`] binds sockets, [`handshake`] reads first frames,
-//!   [`reception`] queues connections until then, [`handshake_threads`] does TLS handshakes in
+//!   [`reception`] queues connections until then in [`slots`], [`handshake_threads`] does TLS handshakes in
 //!   threads, [`received_fd`] closes descriptors that peers sent.
 //! - Other daemons: [`link`], and for other hosts [`tls`] with a thread that relays each.
 //! - Workers: [`worker`] is one process, [`spawner`] and [`spawner_process`] start it, [`users`]
@@ -57,6 +57,7 @@ pub mod reception;
 pub mod scrape;
 pub mod session;
 pub mod shares;
+pub mod slots;
 pub mod spawner;
 pub mod spawner_process;
 pub mod subordinate;

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use crate::handshake::Guest;
 use crate::listener::Peer;
-use crate::reception::{PeerIdentity, Slots};
+use crate::reception::PeerIdentity;
+use crate::slots::Slots;
 use paragpu_communicator_secure::Credentials;
 use paragpu_communicator_stream::relay::{Broken, relay, relay_known};
 use parking_lot::Mutex;
@@ -90,8 +91,8 @@ impl std::fmt::Display for Destination {
 /// Links that have shown no certificate yet: any machine may open them.
 #[derive(Debug, Default)]
 struct Unauthenticated {
-    slots: Slots,
-    links: BTreeMap<u64, (PeerIdentity, TcpStream)>,
+    slots: Slots<PeerIdentity>,
+    links: BTreeMap<u64, TcpStream>,
     next: u64,
 }
 
@@ -102,9 +103,9 @@ impl Unauthenticated {
         let key = self.next;
         self.next += 1;
         let source = PeerIdentity::of(&Peer::Remote(from));
-        self.links.insert(key, (source.clone(), tcp));
+        self.links.insert(key, tcp);
         if let Some(loser) = self.slots.enter(source, key, STRANGERS)
-            && let Some((_, tcp)) = self.links.remove(&loser)
+            && let Some(tcp) = self.links.remove(&loser)
         {
             // Its thread ends.
             let _ = tcp.shutdown(Shutdown::Both);
@@ -113,9 +114,8 @@ impl Unauthenticated {
     }
 
     fn leave(&mut self, key: u64) {
-        if let Some((source, _)) = self.links.remove(&key) {
-            self.slots.leave(&source, key);
-        }
+        self.links.remove(&key);
+        self.slots.leave(key);
     }
 }
 

@@ -17,6 +17,7 @@ use std::time::Instant;
 
 use crate::handshake::Pending;
 use crate::listener::Peer;
+use crate::slots::Slots;
 
 /// The source to which a connection is counted. Sources are chosen so that a peer cannot
 /// obtain many of them for free.
@@ -56,48 +57,6 @@ impl PeerIdentity {
                 Ipv6Addr::from(prefix).into()
             }
         })
-    }
-}
-
-/// Slots, and the connections that hold them.
-#[derive(Debug, Default)]
-pub struct Slots {
-    /// Keys by source, the oldest first. No entry is empty.
-    taken: BTreeMap<PeerIdentity, VecDeque<u64>>,
-    count: usize,
-}
-
-impl Slots {
-    /// Assigns a slot to `key`. If more than `most` are then taken, returns the key that
-    /// loses its slot: the oldest of the source with the most. With n sources, that
-    /// source has more than `most / n`, so a source within its fair share loses none.
-    pub fn enter(&mut self, source: PeerIdentity, key: u64, most: usize) -> Option<u64> {
-        self.taken.entry(source).or_default().push_back(key);
-        self.count += 1;
-        if self.count <= most {
-            return None;
-        }
-        let largest = self.taken.iter().max_by_key(|(_, keys)| {
-            let oldest = keys.front().copied().unwrap_or(u64::MAX);
-            (keys.len(), std::cmp::Reverse(oldest))
-        });
-        let (source, oldest) = largest.map(|(source, keys)| (source.clone(), keys.front()))?;
-        let oldest = oldest.copied()?;
-        self.leave(&source, oldest);
-        Some(oldest)
-    }
-
-    /// Releases the slot of `key`.
-    pub fn leave(&mut self, source: &PeerIdentity, key: u64) {
-        let Some(keys) = self.taken.get_mut(source) else {
-            return;
-        };
-        let before = keys.len();
-        keys.retain(|other| *other != key);
-        self.count -= before - keys.len();
-        if keys.is_empty() {
-            self.taken.remove(source);
-        }
     }
 }
 
@@ -183,9 +142,9 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Reception {
     waiting: BTreeMap<u64, Entry>,
-    strangers: Slots,
-    returning: Slots,
-    devices: Slots,
+    strangers: Slots<PeerIdentity>,
+    returning: Slots<PeerIdentity>,
+    devices: Slots<PeerIdentity>,
     turns: Turns,
 }
 
@@ -222,7 +181,7 @@ impl Reception {
         }
         entry.class = Class::Returning;
         let source = entry.source.clone();
-        self.strangers.leave(&source, key);
+        self.strangers.leave(key);
         if let Some(loser) = self.returning.enter(source, key, most.div_ceil(4)) {
             self.displace(loser);
         }
@@ -297,12 +256,12 @@ impl Reception {
 
     fn forget(&mut self, key: u64) -> Option<Entry> {
         let entry = self.waiting.remove(&key)?;
-        self.slots(entry.class).leave(&entry.source, key);
+        self.slots(entry.class).leave(key);
         self.turns.leave(&entry.source, key);
         Some(entry)
     }
 
-    fn slots(&mut self, class: Class) -> &mut Slots {
+    fn slots(&mut self, class: Class) -> &mut Slots<PeerIdentity> {
         match class {
             Class::Stranger => &mut self.strangers,
             Class::Returning => &mut self.returning,
@@ -422,38 +381,6 @@ mod tests {
                 prop_assert_eq!(turns.order.len(), turns.queues.len());
                 let left: usize = turns.queues.values().map(VecDeque::len).sum();
                 prop_assert_eq!(left, model.len());
-            }
-        }
-
-        #[test]
-        fn a_fair_share_is_never_lost(most in 1..20_usize, events in events()) {
-            let mut places = Slots::default();
-            let mut model: Vec<(u32, u64)> = Vec::new();
-            for (key, (comes, number)) in (0..).zip(events) {
-                if comes {
-                    model.push((number, key));
-                    let full = model.len() > most;
-                    let lost = places.enter(PeerIdentity::User(number), key, most);
-                    prop_assert_eq!(lost.is_some(), full);
-                    let Some(lost) = lost else { continue };
-                    let at = model.iter().position(|(_, key)| *key == lost).unwrap();
-                    let loser = model[at].0;
-                    let has = |source: u32| model.iter().filter(|one| one.0 == source).count();
-                    let mut sources: Vec<u32> = model.iter().map(|one| one.0).collect();
-                    sources.sort_unstable();
-                    sources.dedup();
-                    // The loser had more than its share and at least as many as any other
-                    // source, and loses its oldest.
-                    prop_assert!(has(loser) * sources.len() > most);
-                    prop_assert!(sources.iter().all(|other| has(*other) <= has(loser)));
-                    prop_assert!(model[..at].iter().all(|one| one.0 != loser));
-                    model.remove(at);
-                } else if !model.is_empty() {
-                    let (source, key) = model.remove(number as usize % model.len());
-                    places.leave(&PeerIdentity::User(source), key);
-                }
-                prop_assert_eq!(places.count, model.len());
-                prop_assert!(places.taken.values().all(|keys| !keys.is_empty()));
             }
         }
     }

@@ -23,7 +23,7 @@ use crate::offers::{Offers, Room};
 use crate::received_fd::ReceivedFd;
 
 /// All tenants.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Tenants {
     accounts: BTreeMap<String, Tenant>,
     /// The process that serves a VM's PCI device, by VM.
@@ -32,8 +32,8 @@ pub struct Tenants {
     certified: BTreeMap<String, Arc<Identity>>,
     /// Bytes of device memory of a VM's lease, by VM.
     leased: BTreeMap<String, u64>,
-    /// The control groups of VMs, if the daemon may create any.
-    groups: Option<Groups>,
+    /// The control groups of VMs, or why the daemon may create none.
+    groups: Result<Groups, String>,
 }
 
 /// A tenant with sessions.
@@ -114,9 +114,22 @@ impl std::fmt::Display for DeviceProcess {
 }
 
 impl Tenants {
-    /// Gives each VM a control group from now on.
-    pub fn group(&mut self, groups: Groups) {
-        self.groups = Some(groups);
+    /// Accounts that are empty. Each VM gets one of the control groups.
+    #[must_use]
+    pub fn new(groups: Result<Groups, String>) -> Self {
+        Self {
+            accounts: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            certified: BTreeMap::new(),
+            leased: BTreeMap::new(),
+            groups,
+        }
+    }
+
+    /// Why VMs have no control groups, if they have none.
+    #[must_use]
+    pub fn ungrouped(&self) -> Option<&str> {
+        self.groups.as_ref().err().map(String::as_str)
     }
 
     /// Assigns a worker, by its process ID and control socket, a slot in the account of
@@ -168,7 +181,7 @@ impl Tenants {
 
     /// The control group of a VM; `None` if there are none.
     fn create_group(&self, host: &Host, software: bool, vm: &str) -> Option<Group> {
-        let made = self.groups.as_ref()?.group(vm);
+        let made = self.groups.as_ref().ok()?.group(vm);
         let limits = self.group_limits(host, software, vm);
         let limited = made.and_then(|group| group.limit(limits).map(|()| group));
         limited
@@ -439,7 +452,7 @@ mod tests {
 
     #[test]
     fn sessions_of_a_vm_share_and_others_do_not() {
-        let (mut tenants, mut host) = (Tenants::default(), host(10));
+        let (mut tenants, mut host) = (Tenants::new(Err(String::new())), host(10));
         let one = share(&mut tenants, &host, "a", 1);
         let two = share(&mut tenants, &host, "a", 2);
         let other = share(&mut tenants, &host, "b", 3);
@@ -471,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_device_has_one_process_while_it_lives() {
-        let mut tenants = Tenants::default();
+        let mut tenants = Tenants::new(Err(String::new()));
         let own = std::process::id();
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
@@ -509,7 +522,7 @@ mod tests {
 
     #[test]
     fn names_of_other_tenants_are_refused() {
-        let mut tenants = Tenants::default();
+        let mut tenants = Tenants::new(Err(String::new()));
         let own = std::process::id();
         let long = "x".repeat(MAX_NAME + 1);
         for name in ["", "uid 0", "cid 3", "10.0.0.1", "::1", "a\nb", &long] {

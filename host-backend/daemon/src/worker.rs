@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use paragpu_control::socket::{Control, ControlError, Inbox, Received};
 use paragpu_control::spawn::Spawn;
@@ -18,6 +18,9 @@ use crate::error::chain;
 use crate::received_fd::{PeerKind, ReceivedFd};
 use crate::spawner::Spawner;
 use crate::spawner_process::SpawnerProcess;
+
+/// Grace period between a request to end and a kill.
+pub const GRACE: Duration = Duration::from_secs(1);
 
 /// The state of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,15 +57,15 @@ impl Room {
 /// The control socket of a worker. Closing it closes the descriptors in its unread
 /// messages, so a thread does it.
 #[derive(Debug)]
-pub struct Line(Option<Control>);
+pub struct WorkerSocket(Option<Control>);
 
-impl Line {
+impl WorkerSocket {
     fn new(control: Control) -> Self {
         Self(Some(control))
     }
 }
 
-impl std::ops::Deref for Line {
+impl std::ops::Deref for WorkerSocket {
     type Target = Control;
 
     fn deref(&self) -> &Control {
@@ -73,7 +76,7 @@ impl std::ops::Deref for Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for WorkerSocket {
     fn drop(&mut self) {
         if let Some(control) = self.0.take() {
             let socket = control.into_fd();
@@ -97,7 +100,7 @@ pub struct Worker {
     pub pidfd: OwnedFd,
     /// Its control socket; `None` once that is closed, and for a worker that
     /// an earlier daemon started.
-    pub control: Option<Line>,
+    pub control: Option<WorkerSocket>,
     /// Why it failed or how the session ended, in the worker's words.
     pub last_word: Option<String>,
     /// Whether it has reported the end of its session.
@@ -135,7 +138,7 @@ impl Worker {
         };
         let state = State::Starting;
         Ok(Self {
-            control: Some(Line::new(control)),
+            control: Some(WorkerSocket::new(control)),
             child: true,
             ..Self::of(pid, pidfd, ordinal, state)
         })
@@ -152,7 +155,7 @@ impl Worker {
     ) -> Result<Self, String> {
         let (pid, pidfd, control) = apart.spawn(spawn)?;
         Ok(Self {
-            control: Some(Line::new(control)),
+            control: Some(WorkerSocket::new(control)),
             child: true,
             apart: true,
             ..Self::of(pid, pidfd, ordinal, State::Starting)
@@ -181,6 +184,12 @@ impl Worker {
             child: false,
             apart: false,
         }
+    }
+
+    /// Whether it serves its session, which neither ended nor was requested to end.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        matches!(self.state, State::Serving(_)) && !self.finished && !self.ending
     }
 
     /// Returns its next message; `None` if there are no more. Drops a control socket that

@@ -219,13 +219,6 @@ impl CudaDevice {
         outcome
     }
 
-    /// The context, to change it.
-    fn context_mut(&mut self) -> Result<&mut Context> {
-        self.names.targets.clear();
-        let in_use = || Error::new(Status::NOT_READY, "another thread still launches");
-        Arc::get_mut(&mut self.context).ok_or_else(in_use)
-    }
-
     /// Waits until retired mappings have left the range, so that it can be mapped.
     fn make_room(&mut self, address: u64, size: u64) -> Result<()> {
         self.memory.check_map(address, size)?;

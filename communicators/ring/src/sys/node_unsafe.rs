@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use paragpu_communicator::{Error, Pinner};
+use paragpu_communicator::{Error, Pinner, poll_until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Opcode, Setter, Updater, ioctl, opcode};
 
 use crate::doorbell::{Doorbell, Event};
-use crate::eventfd::{poll_until, signal};
+use crate::eventfd::{WAIT, signal};
 use crate::layout::list;
 
 /// `struct paragpu_info` of the kernel module.
@@ -140,7 +140,7 @@ impl Doorbell for NodeDoorbell {
             PollFd::new(&*self.node, PollFlags::IN),
             PollFd::new(&self.interrupt, PollFlags::IN),
         ];
-        if !poll_until(&mut fds, deadline)? {
+        if !poll_until(&mut fds, deadline, WAIT)? {
             return Ok(Event::Deadline);
         }
         let [node, interrupt] = fds.each_ref().map(PollFd::revents);

@@ -16,6 +16,16 @@ use crate::sys::Result;
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
 pub const CONTEXT_IS_DESTROYED: Status = Status(709);
 
+/// See [`has_other_contexts`]. Most programs have none, so that no launch looks at contexts.
+static HAS_OTHERS: AtomicBool = AtomicBool::new(false);
+
+/// Whether there was a context that is not the primary one of its device. Without one, nothing is
+/// apart.
+#[inline]
+pub fn has_other_contexts() -> bool {
+    HAS_OTHERS.load(Ordering::Relaxed)
+}
+
 /// CU_CTX_SCHED_BLOCKING_SYNC.
 const BLOCKING_SYNC: u32 = 4;
 
@@ -49,6 +59,8 @@ pub struct Context {
     cache_config: AtomicI32,
     /// Attributes of its core dumps.
     pub coredump: Mutex<Attributes>,
+    /// What the program set, by the limit's number.
+    pub limits: Mutex<BTreeMap<u32, u64>>,
 }
 
 /// Memory allocated in contexts that are not primary, by address: the context's handle.
@@ -84,6 +96,7 @@ impl Context {
         flags: u32,
     ) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(1);
+        HAS_OTHERS.fetch_or(!primary, Ordering::Relaxed);
         session.set_waits_sleep(waits_sleep(flags));
         Self {
             handle,
@@ -97,6 +110,7 @@ impl Context {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             cache_config: AtomicI32::new(0),
             coredump: Mutex::new(Attributes::of_new_context()),
+            limits: Mutex::default(),
         }
     }
 
@@ -193,6 +207,7 @@ impl Context {
 
     /// Records that it was retained again, or destroyed.
     pub fn set_alive(&self, alive: bool) {
+        self.limits.lock().clear();
         self.alive.store(alive, Ordering::Relaxed);
     }
 

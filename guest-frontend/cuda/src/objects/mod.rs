@@ -8,6 +8,7 @@
 pub mod context;
 pub mod green;
 pub mod library;
+pub mod limits;
 pub mod peers;
 pub mod pool;
 pub mod texture_reference;

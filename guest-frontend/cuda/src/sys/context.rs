@@ -10,7 +10,6 @@ use std::sync::Arc;
 use paragpu_abi::{self as abi, CUcontext, CUctxCreateParams, CUdevice};
 use paragpu_protocol::layout::{DEVICE_STRIDE, MAX_DEVICES};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::CtxSetLimit;
 use parking_lot::Mutex;
 
 use super::boundary::Out;
@@ -20,7 +19,7 @@ use crate::current::{
 };
 use crate::named_stream;
 use crate::objects::context::Context;
-use crate::objects::{self, Object, peers, pool};
+use crate::objects::{self, Object, limits, peers, pool};
 
 /// Scheduling, host mapping, local memory and synchronisation flags.
 const FLAGS: u32 = 0xff;
@@ -381,7 +380,7 @@ pub(crate) fn cuCtxGetStreamPriorityRange(
 }
 
 /// The number of a limit, if it is one.
-pub(crate) fn known_limit(limit: c_int) -> Result<u32> {
+fn known_limit(limit: c_int) -> Result<u32> {
     if !(0..=abi::CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED).contains(&limit) {
         return Err(Status::INVALID_VALUE);
     }
@@ -395,10 +394,14 @@ pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
     if [abi::CU_LIMIT_SHMEM_SIZE, abi::CU_LIMIT_CIG_ENABLED].contains(&limit) {
         return Err(Status::NOT_PERMITTED);
     }
-    context.session.call(&CtxSetLimit {
-        limit: known,
-        value: value as u64,
-    })
+    limits::set(&context, known, value as u64)
+}
+
+pub(crate) fn cuCtxGetLimit(value: Out<'_, usize>, limit: c_int) -> Result {
+    value.present()?;
+    let (limit, context) = (known_limit(limit)?, current()?);
+    let found = limits::get(&context, limit)?;
+    value.put(usize::try_from(found).map_err(|_| Status::INVALID_VALUE)?)
 }
 
 pub(crate) fn cuCtxGetCacheConfig(config: Out<'_, c_int>) -> Result {

@@ -56,7 +56,7 @@ pub(super) fn record(handle: CUevent, stream: CUstream, flags: c_uint) -> Result
     let found = find(handle)?;
     let event = inner(&found)?;
     let (session, stream) = by.both()?;
-    if !std::ptr::eq(session, event.session) {
+    if !std::ptr::eq(session, event.session) || by.is_apart(|| Some(event.context)) {
         return Err(Status::INVALID_HANDLE);
     }
     if flags & EXTERNAL != 0 {

@@ -156,7 +156,7 @@ unsafe fn launch(
         return Err(Status::INVALID_VALUE);
     }
     let (session, stream) = by.both()?;
-    if !std::ptr::eq(session, callable.session) {
+    if !std::ptr::eq(session, callable.session) || by.is_apart(|| callable.context()) {
         return Err(Status::INVALID_HANDLE);
     }
     if stream.is_capturing() {

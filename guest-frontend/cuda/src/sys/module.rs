@@ -152,6 +152,16 @@ impl Callable {
             _ => Err(Status::INVALID_HANDLE),
         }
     }
+
+    /// The handle of its module's context. The kernel of a library runs in each context.
+    pub fn context(&self) -> Option<u64> {
+        let Object::Function(inner, module) = &**self.found else {
+            return None;
+        };
+        let module = std::ptr::without_provenance_mut(usize::try_from(*module).unwrap_or(0));
+        let is_of_one = find(module).is_ok();
+        is_of_one.then_some(inner.context)
+    }
 }
 
 /// Finds the kernel of a handle.

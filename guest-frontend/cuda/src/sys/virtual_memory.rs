@@ -233,7 +233,7 @@ pub(crate) fn cuMemImportFromShareableHandle(
 /// Imports memory of another process, for the device of the current context or the first
 /// device.
 fn import(out: Out<'_, u64>, descriptor: BorrowedFd<'_>) -> Result {
-    let bytes = shared_handle::carried(descriptor).ok_or(Status::INVALID_VALUE)?;
+    let bytes = shared_handle::carried(descriptor).ok_or(Status::UNKNOWN)?;
     let name = SharedName::from_bytes(&bytes, Kind::Allocation)?;
     let session = any_session()?;
     let kept = Properties {

@@ -1,21 +1,21 @@
 //! Admits connections and turns them into sessions.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use paragpu_config::host::{Limits, Shm};
 use paragpu_control::socket::ControlError;
-use paragpu_control::worker::{self, Route, Terms, ToWorker};
+use paragpu_control::worker::{self, Terms, ToWorker};
 
-use super::arrivals::Waiting;
-use super::token::{same, token};
-use super::{ACCEPT_PAUSE, Broker, GRACE};
+use super::arrivals::{Waiting, patience, slots};
+use super::token::token;
+use super::{ACCEPT_PAUSE, Broker};
 use crate::handshake::{Guest, Pending, Progress, SessionRequest};
 use crate::listener::Peer;
 use crate::protection::Certified;
 use crate::session::{Facts, Session, now};
 use crate::tenants::DeviceProcess;
-use crate::worker::{State, Worker};
+use crate::worker::{GRACE, State, Worker};
 
 impl Broker {
     pub(super) fn accept(&mut self, position: usize) {
@@ -60,25 +60,16 @@ impl Broker {
     /// Reads the first frame of a connection. If all of it has arrived, the connection
     /// need not wait.
     fn await_hello(&mut self, guest: Guest) {
-        let mut pending = Pending::new(guest, self.patience());
+        let mut pending = Pending::new(guest, patience(&self.host.limits));
         match pending.advance() {
             Progress::More => {
                 let key = self.counts.key();
-                self.arrivals.reception.enter(key, pending, self.slots());
-                self.recognize(key);
+                let limits = &self.host.limits;
+                self.arrivals.reception.enter(key, pending, slots(limits));
+                self.arrivals.recognize(key, &self.workers, limits);
             }
             progress => self.first_frame(pending.guest, progress),
         }
-    }
-
-    /// Deadline for the hello of a new connection.
-    pub(super) fn patience(&self) -> Instant {
-        Instant::now() + Duration::from_millis(self.host.limits.hello.into())
-    }
-
-    /// Maximum number of connections without a hello.
-    pub(super) fn slots(&self) -> usize {
-        usize::try_from(self.host.limits.pending).unwrap_or(usize::MAX)
     }
 
     /// Stops accepting for a while, because the system is out of descriptors or memory.
@@ -89,34 +80,11 @@ impl Broker {
 
     /// Continues with a first frame of which more has arrived.
     pub(super) fn advance(&mut self, key: u64) {
-        if self.arrivals.reception.queue(key) {
-            return self.hand_out();
-        }
-        let Some(pending) = self.arrivals.reception.get_mut(key) else {
-            return;
-        };
-        match pending.advance() {
-            Progress::More => self.recognize(key),
-            progress => {
-                if let Some(Pending { guest, .. }) = self.arrivals.reception.remove(key) {
-                    self.first_frame(guest, progress);
-                }
-            }
-        }
-    }
-
-    /// Prioritizes a connection that presents the token of a session of this host.
-    pub(super) fn recognize(&mut self, key: u64) {
-        let named = self
-            .arrivals
-            .reception
-            .get_mut(key)
-            .and_then(|it| it.token());
-        let known = |token: &[u8; 16]| {
-            *token != [0; 16] && self.sessions.values().any(|one| same(&one.token, token))
-        };
-        if named.is_some_and(|token| known(&token)) {
-            self.arrivals.reception.recognize(key, self.slots());
+        match self.arrivals.advance(key) {
+            Some((guest, progress)) => self.first_frame(guest, progress),
+            None => self
+                .arrivals
+                .recognize(key, &self.workers, &self.host.limits),
         }
     }
 
@@ -132,13 +100,6 @@ impl Broker {
             Progress::Left => {
                 tracing::debug!(peer = %guest.peer, "a connection ended before its hello");
             }
-        }
-    }
-
-    /// Closes connections whose hello did not arrive in time.
-    pub(super) fn give_up_on_silent(&mut self, now: Instant) {
-        for source in self.arrivals.reception.overdue(now) {
-            tracing::info!(?source, "a connection did not send its hello in time");
         }
     }
 
@@ -171,7 +132,7 @@ impl Broker {
             self.tenants.certify(identity, &self.host);
         }
         if request.hello.token != [0; 16] {
-            if let Some((guest, request)) = self.park(guest, request) {
+            if let Some((guest, request)) = self.operations.park(guest, request, &self.notes) {
                 self.resume(guest, &request);
             }
             return;
@@ -179,21 +140,15 @@ impl Broker {
         let limit = u64::from(self.host.limits.sessions);
         // A session that moves between devices of this host is already counted.
         let arrives = request.arrives.as_ref();
-        let moves = arrives.is_some_and(|arrival| {
-            let mut sessions = self.sessions.values();
-            sessions.any(|session| same(&session.token, &arrival.token))
-        });
-        if let Err(reason) = self.home(&guest, &request) {
+        let moves =
+            arrives.is_some_and(|arrival| self.workers.with_token(&arrival.token).is_some());
+        if let Err(reason) = self.guest_addresses().home(&guest, &request) {
             return self.refuse(guest, &reason);
         }
         if moves {
-            return self.arrivals.waiting.push_back(Waiting {
-                guest,
-                request,
-                placed: None,
-            });
+            return self.arrivals.wait(guest, request);
         }
-        if (self.sessions.len() + self.arrivals.waiting.len()) as u64 >= limit {
+        if (self.workers.sessions().len() + self.arrivals.waiting.len()) as u64 >= limit {
             let reason = format!(
                 "the host already serves {limit} sessions, its limit: try again when one has \
                  ended, or raise limits.sessions in its host.toml"
@@ -203,7 +158,9 @@ impl Broker {
         }
         let certified = self.tenants.certified_sessions(&request.vm);
         let quota = self.tenants.session_limit(&self.host, &request.vm);
-        if quota > 0 && self.sessions_of(&request.vm) >= u64::from(quota) {
+        let running = self.workers.sessions_of(&request.vm).len();
+        let own = running + self.arrivals.waiting_of(&request.vm);
+        if quota > 0 && own as u64 >= u64::from(quota) {
             let own = self.host.vm.get(&request.vm).map_or(0, |vm| vm.sessions);
             let key = match own {
                 _ if quota == certified => "the limit in its certificate".to_owned(),
@@ -218,12 +175,7 @@ impl Broker {
             self.refuse(guest, &reason);
             return;
         }
-        let placed = None;
-        self.arrivals.waiting.push_back(Waiting {
-            guest,
-            request,
-            placed,
-        });
+        self.arrivals.wait(guest, request);
     }
 
     /// Hands a reconnecting guest to the worker of its session. The token is the
@@ -231,17 +183,7 @@ impl Broker {
     /// guest may have another name.
     pub(super) fn resume(&mut self, guest: Guest, request: &SessionRequest) {
         let token = request.hello.token;
-        let named = self.sessions.values();
-        let mut named = named.filter(|session| same(&session.token, &token));
-        let vm = named.next().map(|session| session.facts.vm.clone());
-        let device_count = self.devices_of(&vm.unwrap_or_default());
-        // During a move between devices of this host, two workers have its token. The
-        // older one has its guest.
-        let found = self
-            .sessions
-            .values_mut()
-            .filter(|session| same(&session.token, &token))
-            .min_by_key(|session| session.arrives);
+        let found = self.workers.with_token(&token);
         if let Some(session) = &found
             && let Err(reason) = may_resume(&session.facts, &guest.peer, &request.vm)
         {
@@ -252,13 +194,14 @@ impl Broker {
             let guest = match request.channel {
                 // A device process passes on no descriptors.
                 Some(_) => Some(guest),
-                None => self.redirect(guest, &token),
+                None => self.operations.redirect(guest, &token),
             };
             let Some(guest) = guest else { return };
             // A worker has no control socket to a later daemon.
-            let orphaned = self.sessions.values().any(|session| {
-                let worker = self.workers.get(&session.worker);
-                session.facts.vm == request.vm && worker.is_some_and(|it| it.control.is_none())
+            let mut of_vm = self.workers.sessions_of(&request.vm).into_iter();
+            let orphaned = of_vm.any(|session| {
+                let worker = self.workers.of(session);
+                worker.is_some_and(|worker| worker.control.is_none())
             });
             let reason = match orphaned {
                 true => {
@@ -270,24 +213,20 @@ impl Broker {
             self.refuse(guest, reason);
             return;
         };
-        let worker = self.workers.get(&session.worker);
         let limits = &self.host.limits;
+        let device_count = self.placing().devices_of(&session.facts.vm);
         let shm = &self.host.shm;
-        let sent = worker
-            .filter(|worker| !worker.finished && !worker.ending)
-            .map_or(Err(ControlError::Closed), |worker| {
-                let terms = terms(&session.facts, token, device_count, limits, shm, request);
-                let guest_is = described(&guest, request);
-                let fds = descriptors(&guest, request);
-                let control = worker.control.as_ref().ok_or(ControlError::Closed)?;
-                control.try_send(
-                    &ToWorker::Resume {
-                        terms,
-                        guest: guest_is,
-                    },
-                    &fds,
-                )
-            });
+        let worker = self.workers.get(session.worker);
+        let resume = ToWorker::Resume {
+            terms: terms(&session.facts, token, device_count, limits, shm, request),
+            guest: described(&guest, request),
+        };
+        let fds = descriptors(&guest, request);
+        let sent = match worker.is_some_and(Worker::serves) {
+            true => self.workers.send(session.worker, &resume, &fds),
+            false => Err(ControlError::Closed),
+        };
+        let number = session.facts.session;
         match sent {
             Ok(()) => {}
             // The guest retries: it finds this connection closed and reconnects.
@@ -304,6 +243,9 @@ impl Broker {
             communicator = request.communicator,
             "session continues over another connection"
         );
+        let Some(session) = self.workers.session_mut(number) else {
+            return;
+        };
         session.facts.communicator = request.communicator.to_owned();
         if let Some(expires) = expiry(&guest.peer) {
             session.facts.expires = Some(expires);
@@ -311,98 +253,6 @@ impl Broker {
         }
         let key = session.worker;
         self.followed(key, request.communicator);
-    }
-
-    /// The route by which the guest of an arriving session can reach it here; `None` if
-    /// it need not be notified.
-    fn home(&self, guest: &Guest, request: &SessionRequest) -> Result<Option<Route>, String> {
-        let Some(arrival) = &request.arrives else {
-            return Ok(None);
-        };
-        if !arrival.local && self.host.limits.reconnect == 0 {
-            return Err(
-                "sessions of the destination end with their connections, so none can come from \
-                 another host: set limits.reconnect in its host.toml above 0"
-                    .into(),
-            );
-        }
-        match self.address(request.communicator, &request.vm, &guest.peer) {
-            Ok(address) => Ok(Some(Route {
-                communicator: request.communicator.to_owned(),
-                address,
-            })),
-            Err(reason) if arrival.follows => Err(reason),
-            Err(_) => Ok(None),
-        }
-    }
-
-    /// The address at which guests of `vm` reach this daemon over a communicator.
-    pub(super) fn address(
-        &self,
-        communicator: &str,
-        vm: &str,
-        peer: &Peer,
-    ) -> Result<String, String> {
-        let (address, key) = match communicator {
-            "unix" | "shm" => (
-                Some(self.host.daemon.socket.to_string_lossy().into_owned()),
-                "daemon.socket",
-            ),
-            "vsock" => (self.vsock_port(vm), "vsock.port or vsock.unix"),
-            "tcp" => (self.tcp_address(peer), "tcp.listen"),
-            // The guest's own device file.
-            _ => (Some(String::new()), ""),
-        };
-        address.ok_or_else(|| {
-            format!(
-                "no guests are taken over {communicator} there: set {key} in that host's \
-                 host.toml, or give another --communicator"
-            )
-        })
-    }
-
-    fn vsock_port(&self, vm: &str) -> Option<String> {
-        if self.host.vsock.port != 0 {
-            return Some(self.host.vsock.port.to_string());
-        }
-        let sockets = &self.host.vsock.unix.0;
-        let socket = sockets.iter().find(|socket| socket.vm == vm)?;
-        let (_, port) = socket.path.to_str()?.rsplit_once('_')?;
-        port.parse::<u32>().ok().map(|port| port.to_string())
-    }
-
-    fn tcp_address(&self, peer: &Peer) -> Option<String> {
-        if let Some(address) = &self.host.tcp.announce.0 {
-            return Some(address.clone());
-        }
-        let mut address = self.listeners.tcp()?;
-        if let Peer::Host { at, .. } = peer
-            && address.ip().is_unspecified()
-        {
-            address.set_ip(at.ip());
-        }
-        Some(address.to_string())
-    }
-
-    /// Number of sessions of a VM, user or address, including waiting guests.
-    fn sessions_of(&self, vm: &str) -> u64 {
-        let running = self.sessions.values().map(|session| &session.facts.vm);
-        let waiting = self
-            .arrivals
-            .waiting
-            .iter()
-            .map(|waiting| &waiting.request.vm);
-        running.chain(waiting).filter(|other| *other == vm).count() as u64
-    }
-
-    /// Removes a waiting guest that has disconnected.
-    pub(super) fn gave_up(&mut self, index: usize) {
-        if let Some(waiting) = self.arrivals.waiting.remove(index) {
-            tracing::debug!(
-                vm = waiting.request.vm,
-                "a guest left before it had a worker"
-            );
-        }
     }
 
     /// Assigns workers to waiting guests: VMs take turns, and each VM's guests are in order.
@@ -429,13 +279,12 @@ impl Broker {
         };
         let device = self.devices.get(position)?;
         let problem = device.problem.as_ref()?;
-        let coming = self.workers.values().any(|worker| {
-            worker.ordinal == position && matches!(worker.state, State::Starting | State::Idle)
-        });
+        let count = |state| self.workers.count(position, state);
+        let coming = count(State::Starting) + count(State::Idle) > 0;
         if coming || device.retry.is_none() {
             return None;
         }
-        if self.works_elsewhere(&waiting.request) {
+        if self.placing().works_elsewhere(&waiting.request) {
             waiting.placed = None;
             return None;
         }
@@ -452,7 +301,7 @@ impl Broker {
             return Some(waiting);
         };
         loop {
-            let Some(key) = self.idle_on(position) else {
+            let Some(key) = self.workers.idle_on(position) else {
                 return Some(waiting);
             };
             if let Err(reason) = self.own(key, &waiting.request.vm) {
@@ -465,24 +314,17 @@ impl Broker {
         }
     }
 
-    /// An idle worker on the GPU with this index.
-    pub(super) fn idle_on(&self, position: u32) -> Option<u64> {
-        let idle = |worker: &Worker| worker.ordinal == position && worker.state == State::Idle;
-        let mut found = self.workers.iter().filter(|(_, worker)| idle(worker));
-        found.next().map(|(key, _)| *key)
-    }
-
-    /// Gives a session to an idle worker: records it, charges it to its VM, and sends the
+    /// Gives an idle worker its session: records it, charges it to its VM, and sends the
     /// worker the message. Returns the worker's process, `None` if the worker is lost.
     pub(super) fn begin_session(
         &mut self,
-        key: u64,
-        facts: &Facts,
+        session: Session,
         message: &ToWorker,
         fds: &[BorrowedFd<'_>],
     ) -> Option<u32> {
         let software = self.devices.software();
-        let worker = self.workers.get_mut(&key)?;
+        let (facts, key) = (&session.facts, session.worker);
+        let worker = self.workers.get_mut(key)?;
         // Recorded first, so that a later daemon finds every running session.
         self.notes.write(facts, worker.pid);
         let sent = worker.control.as_ref().is_some_and(|control| {
@@ -498,8 +340,12 @@ impl Broker {
             return None;
         }
         worker.state = State::Serving(facts.session);
-        let (pid, ordinal) = (worker.pid, worker.ordinal);
-        self.make_room(key, ordinal);
+        let pid = worker.pid;
+        self.workers.make_room(key, self.host.pool.warm as usize);
+        self.shares.join(facts.session, &facts.vm, &facts.device);
+        self.workers.begin(session);
+        self.counts.session_began();
+        self.follow_shares();
         Some(pid)
     }
 
@@ -511,9 +357,12 @@ impl Broker {
             self.tenants.certify(identity, &self.host);
         }
         let session = self.counts.next_session();
-        let device_count = self.devices_of(&request.vm);
-        let route = self.home(guest, request).unwrap_or_default();
-        let Some(worker) = self.workers.get(&key) else {
+        let device_count = self.placing().devices_of(&request.vm);
+        let route = self
+            .guest_addresses()
+            .home(guest, request)
+            .unwrap_or_default();
+        let Some(worker) = self.workers.get(key) else {
             return false;
         };
         let device = self.devices.label(worker.ordinal);
@@ -543,40 +392,35 @@ impl Broker {
                 guest: described(guest, request),
             },
         };
-        let Some(pid) = self.begin_session(key, &facts, &assign, &fds) else {
-            if let Some(worker) = self.workers.get_mut(&key) {
+        let kept = match self.host.limits.reconnect {
+            0 => [0; 16],
+            _ => token,
+        };
+        let gpu = facts.device.clone();
+        let begun = Session {
+            facts,
+            token: kept,
+            worker: key,
+            arrives: arrival.is_some(),
+            counters: None,
+        };
+        let Some(pid) = self.begin_session(begun, &assign, &fds) else {
+            if let Some(worker) = self.workers.get_mut(key) {
                 // It just died, or is about to.
                 worker.dismiss(Instant::now() + GRACE);
             }
             return false;
         };
-        // The session may be back.
-        self.operations.departed.remove(&token);
+        self.operations.is_back(&token);
         tracing::info!(
             session,
             worker = pid,
-            vm = facts.vm,
-            pid = facts.guest_pid,
-            gpu = facts.device,
-            communicator = facts.communicator,
+            vm = request.vm,
+            pid = request.hello.pid,
+            gpu,
+            communicator = request.communicator,
             "session begins"
         );
-        self.sessions.insert(
-            session,
-            Session {
-                facts,
-                token: if self.host.limits.reconnect == 0 {
-                    [0; 16]
-                } else {
-                    token
-                },
-                worker: key,
-                arrives: request.arrives.is_some(),
-                counters: None,
-            },
-        );
-        self.counts.session_began();
-        self.join_turns(session);
         true
     }
 

@@ -43,8 +43,7 @@ impl Broker {
     ///
     /// A worker with its VM's user cannot create files.
     fn pass_schedule(&self, session: u64, again: Option<&CheckpointSchedule>) {
-        let found = self.sessions.get(&session);
-        let worker = found.and_then(|found| self.workers.get(&found.worker));
+        let worker = self.workers.of(session);
         if worker.is_some_and(|worker| worker.apart) {
             return;
         }

@@ -8,10 +8,12 @@ use paragpu_protocol::handshake::VERSION;
 use rustix::event::PollFlags;
 
 use super::Broker;
-use super::inquiries::{Audience, Listing, PATIENCE};
+use super::inquiries::Audience;
+use super::orders::WORKER_TIMEOUT;
 use super::turns::ShareRequest;
 use crate::console::Console;
 use crate::listener::Peer;
+use crate::slots::oldest_of_largest;
 use crate::worker::State;
 
 /// Maximum number of connections of the control socket.
@@ -26,8 +28,12 @@ impl Broker {
         };
         match commands.accept() {
             Ok(Some((socket, Peer::Local { uid, .. }))) => {
-                if self.commanders().count() >= MAX_CONNECTIONS {
-                    self.close_oldest();
+                // A user with many idle connections must not keep others from the socket.
+                let commanders = self.inquiries.commanders();
+                if commanders.len() >= MAX_CONNECTIONS
+                    && let Some(oldest) = oldest_of_largest(commanders)
+                {
+                    self.close(oldest);
                 }
                 let key = self.counts.key();
                 self.inquiries
@@ -39,29 +45,6 @@ impl Broker {
         }
     }
 
-    /// Connections of the control socket, oldest first.
-    fn commanders(&self) -> impl Iterator<Item = (u64, u32)> {
-        let consoles = self.inquiries.consoles.iter();
-        let commanders = consoles.filter(|(_, console)| !console.is_agent);
-        commanders.map(|(key, console)| (*key, console.user))
-    }
-
-    /// Closes the oldest connection of the user who has the most, so that a user with many
-    /// idle connections does not keep others from the socket.
-    fn close_oldest(&mut self) {
-        let count = |user| {
-            self.commanders()
-                .filter(|(_, other)| *other == user)
-                .count()
-        };
-        let oldest = self
-            .commanders()
-            .max_by_key(|(key, user)| (count(*user), std::cmp::Reverse(*key)));
-        if let Some((key, _)) = oldest {
-            self.close_console(key);
-        }
-    }
-
     /// Accepts a connection of a lease's agent.
     pub(super) fn accept_agent(&mut self) {
         let Some(agents) = &self.listeners.agents else {
@@ -69,9 +52,8 @@ impl Broker {
         };
         match agents.accept() {
             Ok(Some((socket, Peer::Local { uid, .. }))) => {
-                let of_user = |console: &&Console| console.agent() == Some(uid);
                 let mut console = Console::new(socket, uid);
-                if self.inquiries.consoles.values().filter(of_user).count() < MAX_AGENTS {
+                if self.inquiries.agents_of(uid) < MAX_AGENTS {
                     let key = self.counts.key();
                     console.is_agent = true;
                     self.inquiries.consoles.insert(key, console);
@@ -82,9 +64,10 @@ impl Broker {
         }
     }
 
-    /// Closes a connection, and ends the lease that it held.
+    /// Closes a connection, drops what it waits for, and ends the lease that it held.
     fn close(&mut self, key: u64) {
         self.inquiries.consoles.remove(&key);
+        self.inquiries.forget(Audience::Console(key));
         self.leases.forget(key);
         self.end_lease(key);
     }
@@ -99,18 +82,10 @@ impl Broker {
             console.read()
         };
         if done.is_err() {
-            self.close_console(key);
+            self.close(key);
             return;
         }
         self.requests(key);
-    }
-
-    /// Closes a connection, and drops what it waits for.
-    fn close_console(&mut self, key: u64) {
-        self.close(key);
-        self.inquiries
-            .listings
-            .retain(|listing| listing.audience != Audience::Console(key));
     }
 
     pub(super) fn requests(&mut self, key: u64) {
@@ -122,7 +97,7 @@ impl Broker {
             if listings.any(|listing| listing.audience == audience)
                 // Output that the client does not read must not accumulate.
                 || console.is_some_and(Console::writing)
-                || self.awaits_order(key)
+                || self.operations.are_awaited_by(key)
                 || self.leases.has_claim(key)
             {
                 return;
@@ -138,10 +113,10 @@ impl Broker {
             let request = request.and_then(|request| self.may(key, &request).map(|()| request));
             let response = match request {
                 Ok(Request::List {}) => {
-                    self.begin_listing(audience);
+                    self.inquiries.begin_listing(audience, &mut self.workers);
                     continue;
                 }
-                Ok(Request::End { session }) if self.end_session(session) => {
+                Ok(Request::End { session }) if self.workers.end(session) => {
                     Response::Ending { session }
                 }
                 Ok(Request::End { session }) => Response::Error {
@@ -161,10 +136,13 @@ impl Broker {
                     Ok(()) => return,
                     Err(error) => Response::Error { error },
                 },
-                Ok(Request::Restore { directory }) => match self.order_restore(key, &directory) {
-                    Ok(()) => return,
-                    Err(error) => Response::Error { error },
-                },
+                Ok(Request::Restore { directory }) => {
+                    let until = Instant::now() + WORKER_TIMEOUT;
+                    match self.restore(key, &directory, until) {
+                        Ok(()) => return,
+                        Err(error) => Response::Error { error },
+                    }
+                }
                 Ok(Request::Migrate(migrate)) => match self.order_migration(key, &migrate) {
                     Ok(()) => return,
                     Err(error) => Response::Error { error },
@@ -199,8 +177,8 @@ impl Broker {
                     daemon: env!("CARGO_PKG_VERSION").to_owned(),
                     protocol: VERSION.to_string(),
                     pid: std::process::id(),
-                    shared_user: self.shared_user(),
-                    ungrouped: self.spawning.ungrouped.clone(),
+                    shared_user: self.spawning.shared_user(&self.host, &self.devices),
+                    ungrouped: self.tenants.ungrouped().map(str::to_owned),
                 },
                 Err(error) => Response::Error { error },
             };
@@ -217,47 +195,9 @@ impl Broker {
         }
     }
 
-    pub(super) fn begin_listing(&mut self, audience: Audience) {
-        let mut queried = BTreeSet::new();
-        for (key, worker) in &mut self.workers {
-            if matches!(worker.state, State::Serving(_)) {
-                worker.query();
-                if worker.queried {
-                    queried.insert(*key);
-                }
-            }
-        }
-        self.inquiries.listings.push(Listing {
-            audience,
-            asked: Instant::now(),
-            queried,
-        });
-    }
-
     /// Answers the listings whose workers have all answered or are too slow.
     pub(super) fn answer_listings(&mut self, now: Instant) {
-        let workers = &self.workers;
-        // Encoding metrics takes the event loop's time: it is done at most once in PATIENCE,
-        // however many ask.
-        let encoded = self.inquiries.metrics.as_ref().map(|(at, _)| *at);
-        let too_soon = |listing: &Listing| {
-            matches!(listing.audience, Audience::Scrape(_))
-                && encoded.is_some_and(|at| at < listing.asked && now < at + PATIENCE)
-        };
-        let (over, open) = std::mem::take(&mut self.inquiries.listings)
-            .into_iter()
-            .partition(|listing| {
-                listing.deadline() <= now
-                    || !too_soon(listing)
-                        && !listing.queried.iter().any(|key| {
-                            workers
-                                .get(key)
-                                .is_some_and(|worker| worker.queried && worker.control.is_some())
-                        })
-            });
-        self.inquiries.listings = open;
-        let over: Vec<Listing> = over;
-        for listing in over {
+        for listing in self.inquiries.take_answerable(&self.workers, now) {
             match listing.audience {
                 Audience::Console(console) => {
                     let sessions = self.list(&listing.queried);
@@ -270,14 +210,14 @@ impl Broker {
     }
 
     fn list(&self, queried: &BTreeSet<u64>) -> Vec<SessionInfo> {
-        self.sessions
-            .values()
+        self.workers
+            .sessions()
             .filter_map(|session| {
-                let worker = self.workers.get(&session.worker)?;
+                let worker = self.workers.get(session.worker)?;
                 let counted = queried.contains(&session.worker)
                     && !worker.queried
                     && session.counters.is_some();
-                let activity = self.activity(session);
+                let activity = self.operations.activity(session);
                 let mut info = session.info(worker.pid, counted, worker.ending, activity);
                 info.checkpoint = self.operations.schedules.info(info.id);
                 info.turns = self.shares.info(info.id);
@@ -288,7 +228,7 @@ impl Broker {
 
     fn vms(&self) -> Vec<VmInfo> {
         let mut sessions: BTreeMap<&str, u64> = BTreeMap::new();
-        for session in self.sessions.values() {
+        for session in self.workers.sessions() {
             *sessions.entry(&session.facts.vm).or_default() += 1;
         }
         let info = |(vm, sessions): (&str, u64)| VmInfo {
@@ -303,7 +243,7 @@ impl Broker {
 
     fn stats(&self) -> Stats {
         let on_it = |label: &str| {
-            let sessions = self.sessions.values();
+            let sessions = self.workers.sessions();
             let there = sessions.filter(|session| session.facts.device == label);
             there.count() as u64
         };
@@ -319,14 +259,14 @@ impl Broker {
                 uuid: device.gpu.uuid.clone(),
                 compute_capability: device.gpu.compute_capability.clone(),
                 cuda_version: device.gpu.cuda_version.clone(),
-                idle: self.count(ordinal, State::Idle) as u64,
-                starting: self.count(ordinal, State::Starting) as u64,
+                idle: self.workers.count(ordinal, State::Idle) as u64,
+                starting: self.workers.count(ordinal, State::Starting) as u64,
                 sessions: on_it(&self.devices.label(ordinal)),
                 problem: device.problem.clone(),
             })
             .collect();
         Stats {
-            sessions: self.sessions.len() as u64,
+            sessions: self.workers.sessions().len() as u64,
             session_limit: self.host.limits.sessions.into(),
             waiting: self.arrivals.waiting.len() as u64,
             pending: self.arrivals.reception.len() as u64,

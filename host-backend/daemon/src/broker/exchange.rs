@@ -8,12 +8,12 @@ use paragpu_control::worker::ToWorker;
 use super::Broker;
 use super::token::token;
 use crate::received_fd::ReceivedFd;
-use crate::worker::{Line, State};
+use crate::worker::{State, WorkerSocket};
 
 impl Broker {
     /// Handles a worker's request about memory of its VM's other sessions.
     pub(super) fn exchange(&mut self, key: u64, request: u64, ask: Ask, fds: Vec<ReceivedFd>) {
-        let Some(worker) = self.workers.get(&key) else {
+        let Some(worker) = self.workers.get(key) else {
             return;
         };
         let (State::Serving(session), Some(control)) = (worker.state, &worker.control) else {
@@ -23,7 +23,7 @@ impl Broker {
             return self.take_offer(key, session, request, &token);
         }
         let room = self.tenants.room_for_offers();
-        let facts = self.sessions.get(&session);
+        let facts = self.workers.session(session);
         let arrives = facts.is_some_and(|it| it.arrives);
         let offers = facts.and_then(|it| self.tenants.offers(&it.facts.vm));
         let answer = |offer| answer(control, request, offer, None);
@@ -56,16 +56,20 @@ impl Broker {
 
     /// Answers a worker that takes memory.
     fn take_offer(&mut self, key: u64, session: u64, request: u64, token: &Token) {
-        let (sessions, operations) = (&self.sessions, &self.operations);
-        let Some(facts) = sessions.get(&session) else {
+        let (workers, operations) = (&self.workers, &self.operations);
+        let Some(facts) = workers.session(session) else {
             return;
         };
         let arrives = facts.arrives;
         // Arriving sessions take from those that arrive with them, even if the sources
         // that these leave behind offer memory here under the same token.
-        let same = |other| sessions.get(&other).is_some_and(|it| it.arrives == arrives);
+        let same = |other| {
+            workers
+                .session(other)
+                .is_some_and(|it| it.arrives == arrives)
+        };
         let there = |other| {
-            let key = sessions.get(&other).map_or(0, |it| it.worker);
+            let key = workers.session(other).map_or(0, |it| it.worker);
             !arrives || !operations.is_leaving(key)
         };
         let right = |other| same(other) && there(other);
@@ -77,7 +81,7 @@ impl Broker {
         });
         let vm = facts.facts.vm.clone();
         let owner = owner.filter(|owner| self.may_take_from(*owner, key, &vm));
-        let Some(control) = self.workers.get(&key).and_then(|it| it.control.as_ref()) else {
+        let Some(control) = self.workers.get(key).and_then(|it| it.control.as_ref()) else {
             return;
         };
         let found = owner.and_then(|owner| {
@@ -92,7 +96,12 @@ impl Broker {
 }
 
 /// Answers a worker. One that does not read its socket is not waiting for a reply.
-fn answer(control: &Line, request: u64, offer: Option<Offer>, memory: Option<BorrowedFd<'_>>) {
+fn answer(
+    control: &WorkerSocket,
+    request: u64,
+    offer: Option<Offer>,
+    memory: Option<BorrowedFd<'_>>,
+) {
     let answer = ToWorker::Exchanged { request, offer };
     let _ = control.try_send(&answer, memory.as_slice());
 }

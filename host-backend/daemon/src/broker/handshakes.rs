@@ -6,6 +6,7 @@ use paragpu_communicator_secure::Handshake;
 use paragpu_communicator_secure::rustls::Connection;
 
 use super::Broker;
+use super::arrivals::{patience, slots};
 use crate::handshake::{Guest, Pending, Progress};
 use crate::listener::Peer;
 
@@ -13,20 +14,10 @@ impl Broker {
     /// Queues a connection that begins with TLS. Threads do its handshake.
     pub(super) fn greet_under_tls(&mut self, socket: OwnedFd, peer: Peer, tls: Connection) {
         let guest = Guest::handshaking(socket, peer, Handshake::new(tls));
-        let pending = Pending::new(guest, self.patience());
+        let pending = Pending::new(guest, patience(&self.host.limits));
         let key = self.counts.key();
-        let places = self.slots();
-        self.arrivals.reception.enter(key, pending, places);
-    }
-
-    /// Gives handshakes to idle threads.
-    pub(super) fn hand_out(&mut self) {
-        while self.arrivals.handshakes.is_idle() {
-            let Some((key, pending)) = self.arrivals.reception.next_to_shake() else {
-                return;
-            };
-            self.arrivals.handshakes.submit(key, pending);
-        }
+        let slots = slots(&self.host.limits);
+        self.arrivals.reception.enter(key, pending, slots);
     }
 
     /// Collects handshakes that threads have advanced.
@@ -34,11 +25,12 @@ impl Broker {
         for (key, pending, progress) in self.arrivals.handshakes.done() {
             if let Progress::More = progress {
                 self.arrivals.reception.take_back(key, pending);
-                self.recognize(key);
+                self.arrivals
+                    .recognize(key, &self.workers, &self.host.limits);
             } else if self.arrivals.reception.check_out(key) {
                 self.first_frame(pending.guest, progress);
             }
         }
-        self.hand_out();
+        self.arrivals.hand_out();
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use super::workers::Workers;
 use crate::console::Console;
 use crate::scrape::Scrape;
 
@@ -42,4 +43,78 @@ pub(super) struct Inquiries {
     /// The last metrics, and when they were encoded.
     pub(super) metrics: Option<(Instant, String)>,
     pub(super) listings: Vec<Listing>,
+}
+
+impl Inquiries {
+    /// Asks the workers of sessions for their counters, to answer when they have come.
+    pub(super) fn begin_listing(&mut self, audience: Audience, workers: &mut Workers) {
+        self.listings.push(Listing {
+            audience,
+            asked: Instant::now(),
+            queried: workers.query(),
+        });
+    }
+
+    /// Takes the listings whose workers have all answered or are too slow.
+    pub(super) fn take_answerable(&mut self, workers: &Workers, now: Instant) -> Vec<Listing> {
+        // Encoding metrics takes the event loop's time: it is done at most once in PATIENCE,
+        // however many ask.
+        let encoded = self.metrics.as_ref().map(|(at, _)| *at);
+        let too_soon = |listing: &Listing| {
+            matches!(listing.audience, Audience::Scrape(_))
+                && encoded.is_some_and(|at| at < listing.asked && now < at + PATIENCE)
+        };
+        let awaited = |key: &u64| {
+            let worker = workers.get(*key);
+            worker.is_some_and(|worker| worker.queried && worker.control.is_some())
+        };
+        let (over, open) = std::mem::take(&mut self.listings)
+            .into_iter()
+            .partition(|listing| {
+                listing.deadline() <= now
+                    || !too_soon(listing) && !listing.queried.iter().any(awaited)
+            });
+        self.listings = open;
+        over
+    }
+
+    /// When a listing is answered in any case, or a connection is closed.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let listings = self.listings.iter().map(Listing::deadline);
+        let scrapes = self.scrapes.values().map(|scrape| scrape.deadline);
+        listings.chain(scrapes).min()
+    }
+
+    /// Closes connections for metrics that take too long.
+    pub(super) fn give_up_on_scrapes(&mut self, now: Instant) {
+        self.scrapes.retain(|_, scrape| scrape.deadline > now);
+        let scrapes = &self.scrapes;
+        self.listings.retain(|listing| match listing.audience {
+            Audience::Scrape(key) => scrapes.contains_key(&key),
+            Audience::Console(_) => true,
+        });
+    }
+
+    /// Closes a connection for metrics.
+    pub(super) fn forget_scrape(&mut self, key: u64) {
+        self.scrapes.remove(&key);
+        self.forget(Audience::Scrape(key));
+    }
+
+    /// Drops what a closed connection waits for.
+    pub(super) fn forget(&mut self, audience: Audience) {
+        self.listings.retain(|listing| listing.audience != audience);
+    }
+
+    /// The users and keys of the control socket's connections.
+    pub(super) fn commanders(&self) -> Vec<(u32, u64)> {
+        let commanders = self.consoles.iter().filter(|(_, it)| !it.is_agent);
+        commanders.map(|(key, it)| (it.user, *key)).collect()
+    }
+
+    /// Number of connections of a user's agents.
+    pub(super) fn agents_of(&self, user: u32) -> usize {
+        let consoles = self.consoles.values();
+        consoles.filter(|it| it.agent() == Some(user)).count()
+    }
 }

@@ -212,7 +212,7 @@ impl Broker {
         };
         let failed = |error| format!("the host's authority for leases fails: {error}");
         let authority = Authority::load(&self.host.lease.authority).map_err(failed)?;
-        let address = self.lease_address()?;
+        let address = self.guest_addresses().of_leases()?;
         let arrivals = self.listeners.arrivals();
         let machine = address.rsplit_once(':').map_or("", |(machine, _)| machine);
         Ok(Lease {
@@ -234,21 +234,6 @@ impl Broker {
         })
     }
 
-    /// The address at which users of leases reach this host.
-    fn lease_address(&self) -> Result<String, String> {
-        if let Some(address) = &self.host.tcp.announce.0 {
-            return Ok(address.clone());
-        }
-        let at = self
-            .listeners
-            .tcp()
-            .ok_or("the host does not accept guests over tcp: set tcp.listen in host.toml")?;
-        match at.ip().is_unspecified() {
-            true => Err("set tcp.announce in host.toml: other machines must know it".into()),
-            false => Ok(at.to_string()),
-        }
-    }
-
     /// The directory of checkpoints of a lease's sessions.
     fn states_of(&self, vm: &str) -> Option<std::path::PathBuf> {
         let serial = self.leases.get(vm)?.serial;
@@ -263,7 +248,7 @@ impl Broker {
         most_pause_ms: Option<u64>,
     ) -> Option<Response> {
         let vm = self.leases.of(key)?.to_owned();
-        if !self.sessions.values().any(|it| it.facts.vm == vm) {
+        if !self.workers.sessions().any(|it| it.facts.vm == vm) {
             let sessions = Vec::new();
             return Some(Response::Moved { sessions });
         }
@@ -320,7 +305,7 @@ impl Broker {
         tracing::info!(vm, "a lease ended");
         self.tenants.end_lease(vm);
         self.shares.end_lease(vm);
-        self.end_sessions_of(vm);
+        self.workers.end_sessions_of(vm);
         if let Some(own) = states.map(|it| it.join(leases::node(&self.host.lease))) {
             // The disk is shared, and may be slow.
             let remove = move || drop(std::fs::remove_dir_all(own));
@@ -328,14 +313,6 @@ impl Broker {
             if let Err(error) = thread.spawn(remove) {
                 tracing::warn!(vm, %error, "the checkpoints of a lease cannot be removed");
             }
-        }
-    }
-
-    fn end_sessions_of(&mut self, vm: &str) {
-        let of_vm = self.sessions.iter().filter(|(_, it)| it.facts.vm == vm);
-        let of_vm: Vec<u64> = of_vm.map(|(session, _)| *session).collect();
-        for session in of_vm {
-            self.end_session(session);
         }
     }
 
@@ -357,7 +334,7 @@ impl Broker {
         if now >= until {
             self.admit_early(None);
         }
-        let sessions = self.sessions.values().map(|session| &session.facts.vm);
+        let sessions = self.workers.sessions().map(|session| &session.facts.vm);
         let unclaimed: Vec<String> = sessions
             .filter(|vm| vm.starts_with(PREFIX) && self.leases.get(vm).is_none())
             .cloned()
@@ -369,14 +346,14 @@ impl Broker {
             return Some(until);
         }
         for vm in unclaimed {
-            let ending = |worker: u64| self.workers.get(&worker).is_none_or(|it| it.ending);
+            let ending = |worker: u64| self.workers.get(worker).is_none_or(|it| it.ending);
             if self
-                .sessions
-                .values()
+                .workers
+                .sessions()
                 .any(|it| it.facts.vm == vm && !ending(it.worker))
             {
                 tracing::warn!(vm, "no agent has claimed the lease of a session");
-                self.end_sessions_of(&vm);
+                self.workers.end_sessions_of(&vm);
             }
         }
         None
@@ -387,19 +364,19 @@ impl Broker {
         let node = leases::node(&self.host.lease);
         let mut orders = Vec::new();
         let mut next = None;
-        for (session, it) in &self.sessions {
-            let vm = &it.facts.vm;
+        for it in self.workers.sessions() {
+            let (session, vm) = (it.facts.session, &it.facts.vm);
             let Some(leased) = self.leases.get(vm).filter(|leased| leased.checkpoint > 0) else {
                 continue;
             };
-            if self.operations.schedules.contain(*session) || it.arrives {
+            if self.operations.schedules.contain(session) || it.arrives {
                 continue;
             }
             if leased.next_try > now {
                 next = Some(next.map_or(leased.next_try, |at: Instant| at.min(leased.next_try)));
             } else if let Some(states) = self.states_of(vm) {
                 let directory = states.join(&node).join(session.to_string());
-                orders.push((*session, vm.clone(), directory, leased.checkpoint));
+                orders.push((session, vm.clone(), directory, leased.checkpoint));
             }
         }
         for (session, vm, directory, every) in orders {

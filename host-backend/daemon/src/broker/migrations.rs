@@ -4,26 +4,19 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use paragpu_config::Communicator;
-use paragpu_control::admin::{Figures, Migrate, Moved, Response};
+use paragpu_control::admin::{Migrate, Moved, Response};
 use paragpu_control::worker::{self, Route, Step, ToWorker};
 use paragpu_protocol::handshake::ANY_DEVICE;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::migration::{Departed, Member, Migration, Stage};
+use super::Broker;
+use super::migration::{Member, Migration, Stage};
 use super::order::{Kind, Ordered, Outcome};
-use super::{Broker, Operations};
-use crate::handshake::Guest;
 use crate::link::Destination;
 use crate::listener::Peer;
-
-/// How long a guest may take to reconnect over another communicator.
-const RELOCATES: Duration = Duration::from_secs(60);
-
-/// How long guests are redirected to a session that moved away.
-const SENT_ON: Duration = Duration::from_secs(600);
 
 /// Maximum number of moves of a VM that end because one of its programs shares memory
 /// meanwhile.
@@ -39,28 +32,7 @@ struct MoveOptions {
     hand_over: bool,
 }
 
-impl Operations {
-    /// Whether the session of this worker moves together with others, and has not left.
-    pub(super) fn is_leaving(&self, key: u64) -> bool {
-        let undecided = self
-            .migrations
-            .values()
-            .filter(|it| it.stage.is_undecided());
-        undecided
-            .flat_map(|it| it.members.keys())
-            .any(|member| *member == key)
-    }
-}
-
 impl Broker {
-    /// Whether this connection of the control socket waits for a migration.
-    pub(super) fn migrates(&self, console: u64) -> bool {
-        self.operations
-            .migrations
-            .values()
-            .any(|migration| migration.console == console)
-    }
-
     pub(super) fn order_migration(
         &mut self,
         console: u64,
@@ -98,7 +70,7 @@ impl Broker {
         }
         let mut sessions = self.chosen(migrate)?;
         if let Some(gpu) = migrate.to_gpu.filter(|_| here) {
-            sessions.retain(|session| self.gpu_of(*session) != Some(gpu));
+            sessions.retain(|session| self.workers.gpu_of(*session) != Some(gpu));
             if sessions.is_empty() {
                 return Err(format!("nothing to move: it is already on GPU {gpu}"));
             }
@@ -122,20 +94,12 @@ impl Broker {
         })
     }
 
-    /// The GPU of this host on which a session is.
-    fn gpu_of(&self, session: u64) -> Option<u32> {
-        let session = self.sessions.get(&session)?;
-        Some(self.workers.get(&session.worker)?.ordinal)
-    }
-
     /// The sessions of an order, at least one.
     fn chosen(&self, migrate: &Migrate) -> Result<Vec<u64>, String> {
-        let all = self.sessions.iter();
         match (migrate.session, &migrate.vm, migrate.gpu) {
             (Some(session), None, None) => Ok(vec![session]),
             (None, Some(vm), None) => {
-                let of_vm = all.filter(|(_, session)| session.facts.vm == *vm);
-                let of_vm: Vec<u64> = of_vm.map(|(number, _)| *number).collect();
+                let of_vm = self.workers.sessions_of(vm);
                 if of_vm.is_empty() {
                     return Err(format!(
                         "{vm} has no session on this host: `paragpu list` names VMs as they are \
@@ -146,8 +110,9 @@ impl Broker {
             }
             (None, None, Some(gpu)) => {
                 self.check_gpu(gpu)?;
-                let on_gpu = all.filter(|(number, _)| self.gpu_of(**number) == Some(gpu));
-                let on_gpu: Vec<u64> = on_gpu.map(|(number, _)| *number).collect();
+                let all = self.workers.sessions().map(|session| session.facts.session);
+                let on_gpu = all.filter(|session| self.workers.gpu_of(*session) == Some(gpu));
+                let on_gpu: Vec<u64> = on_gpu.collect();
                 if on_gpu.is_empty() {
                     return Err(format!("GPU {gpu} has no sessions"));
                 }
@@ -221,7 +186,7 @@ impl Broker {
     }
 
     fn member(&self, session: u64) -> Member {
-        let found = self.sessions.get(&session);
+        let found = self.workers.session(session);
         Member {
             session,
             vm: found.map_or_else(String::new, |found| found.facts.vm.clone()),
@@ -242,7 +207,7 @@ impl Broker {
         let mut members = BTreeMap::new();
         let mut over = Vec::new();
         for session in sessions {
-            let found = self.sessions.get(session);
+            let found = self.workers.session(*session);
             let goes_over = found.is_some_and(|found| found.facts.communicator == communicator);
             if goes_over && migrate.session.is_none() {
                 continue;
@@ -280,7 +245,7 @@ impl Broker {
         gates: Option<&[OwnedFd; 3]>,
     ) -> Result<u64, String> {
         let key = self.orderable(session)?;
-        let has = self.sessions.get(&session);
+        let has = self.workers.session(session);
         let has = has.map(|session| session.facts.communicator.as_str());
         // The connection is handed over if possible.
         let follows = match (goal.local, goal.communicator.as_str()) {
@@ -307,18 +272,9 @@ impl Broker {
         Ok(key)
     }
 
-    /// The migration that a worker was ordered to take part in.
-    fn migration_of(&mut self, key: u64) -> Option<(u64, &mut Migration)> {
-        let operations = &mut self.operations;
-        match operations.orders.get(&key)?.kind {
-            Kind::Migration(id) => Some((id, operations.migrations.get_mut(&id)?)),
-            _ => None,
-        }
-    }
-
     /// Records that a session waits for the others.
     pub(super) fn held(&mut self, key: u64, step: Step) {
-        let Some((id, migration)) = self.migration_of(key) else {
+        let Some((id, migration)) = self.operations.migration_of(key) else {
             return;
         };
         if let Some(member) = migration.members.get_mut(&key) {
@@ -330,18 +286,15 @@ impl Broker {
     /// Lets a stopped session execute a call while others are not stopped: their work may
     /// wait for it.
     pub(super) fn resumes(&mut self, key: u64) {
-        let Some((_, migration)) = self.migration_of(key) else {
+        let Some((_, migration)) = self.operations.migration_of(key) else {
             return;
         };
         if let Stage::Stopping { .. } = migration.stage
             && let Some(member) = migration.members.get_mut(&key)
         {
             member.step = Some(Step::Copied);
-            let worker = self.workers.get(&key);
-            if let Some(control) = worker.and_then(|worker| worker.control.as_ref()) {
-                // A worker that does not read it stays stopped until the deadline.
-                let _ = control.try_send(&ToWorker::Resumed, &[]);
-            }
+            // A worker that does not read it stays stopped until the deadline.
+            let _ = self.workers.send(key, &ToWorker::Resumed, &[]);
         }
     }
 
@@ -350,7 +303,7 @@ impl Broker {
     /// program that shares it repeatedly, however, would keep its VM here forever. So
     /// after [`SPOILED`] such moves it gets no memory while one is in progress.
     pub(super) fn may_take_from(&mut self, owner: u64, taker: u64, vm: &str) -> bool {
-        let Some(owner) = self.sessions.get(&owner).map(|session| session.worker) else {
+        let Some(owner) = self.workers.session(owner).map(|session| session.worker) else {
             return true;
         };
         for migration in self.operations.migrations.values_mut() {
@@ -370,18 +323,6 @@ impl Broker {
             }
         }
         true
-    }
-
-    /// Records that the program of a moving session exited: the others need not wait for
-    /// it.
-    pub(super) fn member_ended(&mut self, id: u64, key: u64) {
-        let Some(migration) = self.operations.migrations.get_mut(&id) else {
-            return;
-        };
-        if let Some(member) = migration.members.remove(&key) {
-            let reason = "its program ended in the meantime".to_owned();
-            migration.over.push(member.over(Err(reason)));
-        }
     }
 
     /// Handles the end of a session's move.
@@ -451,48 +392,9 @@ impl Broker {
 
     /// Gives up migrations that took too long.
     pub(super) fn end_overdue_migrations(&mut self, now: Instant) {
-        for migration in self.operations.migrations.values_mut() {
-            if let Some(reason) = migration.stage.overdue(now) {
-                tracing::warn!(reason, "sessions that should move together stay");
-                migration.why = Some(reason);
-                migration.stage.give_up();
-            }
-        }
-        let late: Vec<u64> = self
-            .operations
-            .orders
-            .iter()
-            .filter(|(_, ordered)| match &ordered.kind {
-                Kind::Relocation { began, .. } => *began + RELOCATES <= now,
-                _ => false,
-            })
-            .map(|(key, _)| *key)
-            .collect();
-        for key in late {
-            let reason = format!(
-                "its program did not reconnect within {} s: it may be stopped, and follows when it \
-                 runs again",
-                RELOCATES.as_secs()
-            );
+        for (key, reason) in self.operations.give_up(now) {
             self.order_over(key, Err(reason));
         }
-    }
-
-    pub(super) fn next_migration_deadline(&self) -> Option<Instant> {
-        let together = self
-            .operations
-            .migrations
-            .values()
-            .filter_map(|migration| migration.stage.deadline());
-        let relocations =
-            self.operations
-                .orders
-                .values()
-                .filter_map(|ordered| match &ordered.kind {
-                    Kind::Relocation { began, .. } => Some(*began + RELOCATES),
-                    _ => None,
-                });
-        together.chain(relocations).min()
     }
 
     /// Asks the guest of a session to continue over another communicator. Returns
@@ -505,7 +407,7 @@ impl Broker {
         communicator: &str,
     ) -> Result<u64, String> {
         let key = self.orderable(session)?;
-        let Some(found) = self.sessions.get(&session) else {
+        let Some(found) = self.workers.session(session) else {
             return Err(format!("there is no session {session}"));
         };
         if found.token == [0; 16] {
@@ -517,7 +419,9 @@ impl Broker {
             return Err(format!("session {session} already uses {communicator}"));
         }
         let from = Peer::Local { uid: 0, pid: 0 };
-        let address = self.address(communicator, &found.facts.vm, &from)?;
+        let address = self
+            .guest_addresses()
+            .address(communicator, &found.facts.vm, &from)?;
         let in_vm = matches!(found.facts.communicator.as_str(), "pci" | "vsock");
         let announced = self.host.tcp.announce.0.is_some();
         if in_vm && communicator == "tcp" && !announced && !reaches_others(&address) {
@@ -546,69 +450,28 @@ impl Broker {
     /// Records that a session moved away, so that its guest is redirected if it still
     /// connects here.
     pub(super) fn departed(&mut self, key: u64, route: Route) {
-        let now = Instant::now();
-        self.operations
-            .departed
-            .retain(|_, departed| departed.until > now);
-        let mut of_worker = self.sessions.values_mut();
-        let Some(session) = of_worker.find(|session| session.worker == key) else {
+        self.operations.forget_departed();
+        let Some(session) = self.workers.served_by_mut(key) else {
             return;
         };
         // No worker continues it here.
         let token = std::mem::take(&mut session.token);
-        if token == [0; 16] || route.communicator.is_empty() {
-            return;
+        if token != [0; 16] && !route.communicator.is_empty() {
+            self.operations.depart(token, route);
         }
-        let until = now + SENT_ON;
-        let departed = Departed { route, until };
-        self.operations.departed.insert(token, departed);
-    }
-
-    /// Redirects a guest whose session moved away. Returns the guest if it did not.
-    pub(super) fn redirect(&self, guest: Guest, token: &[u8; 16]) -> Option<Guest> {
-        let departed = self.operations.departed.get(token);
-        let Some(departed) = departed.filter(|departed| departed.until > Instant::now()) else {
-            return Some(guest);
-        };
-        tracing::info!(
-            peer = %guest.peer, communicator = departed.route.communicator,
-            "a guest is redirected to the new host of its session"
-        );
-        guest.redirect(&departed.route.communicator, &departed.route.address);
-        None
     }
 
     /// Records that a guest has reconnected over this communicator.
     pub(super) fn followed(&mut self, key: u64, communicator: &str) {
-        let total_ms = match self
-            .operations
-            .orders
-            .get(&key)
-            .map(|ordered| &ordered.kind)
-        {
-            Some(Kind::Relocation {
-                communicator: wanted,
-                began,
-                ..
-            }) if wanted == communicator => began.elapsed().as_secs_f64() * 1e3,
-            _ => return,
-        };
-        let figures = Figures {
-            total_ms,
-            ..Figures::default()
-        };
-        self.order_over(key, Ok(figures));
+        if let Some(outcome) = self.operations.followed(key, communicator) {
+            self.order_over(key, outcome);
+        }
     }
 
     /// Records that a guest could not follow the move.
     pub(super) fn stayed(&mut self, key: u64, reason: &str) {
         tracing::info!(reason, "a guest keeps its communicator");
-        let kind = self
-            .operations
-            .orders
-            .get(&key)
-            .map(|ordered| &ordered.kind);
-        if matches!(kind, Some(Kind::Relocation { .. })) {
+        if matches!(self.operations.order(key), Some(Kind::Relocation { .. })) {
             self.order_over(key, Err(format!("its program stays: {reason}")));
         }
     }

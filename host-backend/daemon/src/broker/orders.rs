@@ -5,60 +5,28 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use paragpu_control::admin::{Activity, Response};
-use paragpu_control::socket::ControlError;
+use paragpu_control::admin::Response;
 use paragpu_control::state;
 use paragpu_control::worker::{Progress, Terms, ToWorker};
 
-use super::order::{Kind, Ordered, Outcome, Parked, Restoring};
+use super::Broker;
+use super::operations::KEPT;
+use super::order::{Kind, Ordered, Outcome, Restoring};
 use super::unnamed_checkpoint::UnnamedCheckpoint;
-use super::{Broker, GRACE};
 use crate::console::Console;
-use crate::handshake::{Guest, SessionRequest};
 use crate::notes::CheckpointSchedule;
 use crate::session::{Facts, Session, now};
-use crate::worker::State;
+use crate::worker::GRACE;
 
-/// How long the guest of a checkpointed session may wait.
-const KEPT: Duration = Duration::from_secs(600);
 /// How long a restore waits for a worker.
-const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Broker {
-    /// Whether this connection of the control socket waits for an order.
-    pub(super) fn awaits_order(&self, console: u64) -> bool {
-        self.operations
-            .orders
-            .values()
-            .any(|ordered| ordered.console == console)
-            || self
-                .operations
-                .restores
-                .iter()
-                .any(|waiting| waiting.console == console)
-            || self.migrates(console)
-    }
-
-    /// The activity of a session besides serving its program.
-    pub(super) fn activity(&self, session: &Session) -> Activity {
-        match self
-            .operations
-            .orders
-            .get(&session.worker)
-            .map(|ordered| &ordered.kind)
-        {
-            _ if session.arrives => Activity::Arriving,
-            Some(Kind::State { .. }) => Activity::Writing,
-            Some(Kind::Migration(_) | Kind::Relocation { .. }) => Activity::Moving,
-            None => Activity::Serving,
-        }
-    }
-
     /// The key of a session's worker, if the worker can take an order.
     pub(super) fn orderable(&self, session: u64) -> Result<u64, String> {
         let found = self
-            .sessions
-            .get(&session)
+            .workers
+            .session(session)
             .ok_or_else(|| format!("there is no session {session}: see `paragpu list`"))?;
         let key = found.worker;
         if found.arrives {
@@ -66,20 +34,17 @@ impl Broker {
                 "session {session} is still arriving: try again later"
             ));
         }
-        if self.operations.orders.contains_key(&key) {
+        if self.operations.order(key).is_some() {
             return Err(format!(
                 "session {session} is already being moved or checkpointed: try again afterwards"
             ));
         }
-        self.workers
-            .get(&key)
-            .filter(|worker| !worker.ending && !worker.finished && worker.control.is_some())
-            .map(|_| key)
-            .ok_or_else(|| {
-                format!(
-                    "session {session} is ending, or began under an earlier daemon, so it stays"
-                )
-            })
+        match self.workers.get(key) {
+            Some(worker) if worker.serves() && worker.control.is_some() => Ok(key),
+            _ => Err(format!(
+                "session {session} is ending, or began under an earlier daemon, so it stays"
+            )),
+        }
     }
 
     /// Sends an order to the worker `key`.
@@ -90,13 +55,9 @@ impl Broker {
         message: &ToWorker,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), String> {
-        let worker = self.workers.get(&key);
-        worker
-            .and_then(|worker| worker.control.as_ref())
-            .ok_or(ControlError::Closed)
-            .and_then(|control| control.try_send(message, fds))
-            .map_err(|error| format!("the session's worker is lost: {error}"))?;
-        self.operations.orders.insert(key, ordered);
+        let sent = self.workers.send(key, message, fds);
+        sent.map_err(|error| format!("the session's worker is lost: {error}"))?;
+        self.operations.begin(key, ordered);
         Ok(())
     }
 
@@ -117,7 +78,7 @@ impl Broker {
         });
         let directory = absolute(directory)?;
         let key = self.orderable(session)?;
-        let apart = self.workers.get(&key).is_some_and(|worker| worker.apart);
+        let apart = self.workers.get(key).is_some_and(|worker| worker.apart);
         let (fresh, file) = match apart {
             true => {
                 let made = UnnamedCheckpoint::make(&directory);
@@ -142,41 +103,34 @@ impl Broker {
         ordered
     }
 
-    /// Has a worker restore the session of a directory, as soon as one is idle.
-    pub(super) fn order_restore(&mut self, console: u64, directory: &Path) -> Result<(), String> {
-        self.restore(console, directory, Instant::now() + WORKER_TIMEOUT)
-    }
-
-    /// Assigns idle workers to restores that wait for one. Returns when the first is
-    /// given up.
-    pub(super) fn match_restores(&mut self, now: Instant) -> Option<Instant> {
-        for waiting in std::mem::take(&mut self.operations.restores) {
+    /// Assigns idle workers to restores that wait for one.
+    pub(super) fn match_restores(&mut self, now: Instant) {
+        for waiting in self.operations.take_restores() {
             let console = waiting.console;
             if !self.inquiries.consoles.contains_key(&console) {
                 continue;
             }
-            if now < waiting.until && self.idle_on(waiting.position).is_none() {
-                self.operations.restores.push(waiting);
+            if now < waiting.until && self.workers.idle_on(waiting.position).is_none() {
+                self.operations.await_worker(waiting);
                 continue;
             }
             if let Err(error) = self.restore(console, &waiting.directory, waiting.until) {
                 self.answer(console, &Response::Error { error });
             }
         }
-        let deadlines = self.operations.restores.iter();
-        deadlines.map(|waiting| waiting.until).min()
     }
 
     /// Has an idle worker restore the session of a directory. Without one the restore
     /// waits until `until`.
-    fn restore(&mut self, console: u64, directory: &Path, until: Instant) -> Result<(), String> {
+    pub(super) fn restore(
+        &mut self,
+        console: u64,
+        directory: &Path,
+        until: Instant,
+    ) -> Result<(), String> {
         let path = absolute(directory)?;
         let (owner, file) = state::owner(directory).map_err(|error| error.to_string())?;
-        let alive = self
-            .sessions
-            .values()
-            .find(|session| session.token == owner.token);
-        if let Some(alive) = alive {
+        if let Some(alive) = self.workers.with_token(&owner.token) {
             return Err(format!(
                 "session {} of this host is the one that {} holds",
                 alive.facts.session,
@@ -187,7 +141,7 @@ impl Broker {
             return Err("the session in this directory ended with its connection".into());
         }
         let limit = u64::from(self.host.limits.sessions);
-        if self.sessions.len() as u64 >= limit {
+        if self.workers.sessions().len() as u64 >= limit {
             return Err(format!("the host serves {limit} sessions already"));
         }
         let ordinal = owner.ordinal;
@@ -197,14 +151,14 @@ impl Broker {
         let Some(position) = position else {
             return Err(format!("the host has no device {ordinal}"));
         };
-        let Some(key) = self.idle_on(position) else {
+        let Some(key) = self.workers.idle_on(position) else {
             if Instant::now() >= until {
                 let label = self.devices.label(position);
                 let problem = self.devices.get(position).and_then(|it| it.problem.clone());
                 let why = problem.unwrap_or_else(|| "none started in time".to_owned());
                 return Err(format!("no worker of device {label} is idle: {why}"));
             }
-            self.operations.restores.push(Restoring {
+            self.operations.await_worker(Restoring {
                 console,
                 directory: directory.to_owned(),
                 position,
@@ -214,7 +168,7 @@ impl Broker {
         };
         self.own(key, &owner.vm)?;
         let session = self.counts.next_session();
-        let Some(worker) = self.workers.get(&key) else {
+        let Some(worker) = self.workers.get(key) else {
             return Err("the worker is lost: try again".into());
         };
         let facts = Facts {
@@ -240,39 +194,31 @@ impl Broker {
                 vm: owner.vm,
             },
         };
-        let assigned = self.begin_session(key, &facts, &restore, &[file.as_fd()]);
+        let restored = Session {
+            facts,
+            token: owner.token,
+            worker: key,
+            arrives: true,
+            counters: None,
+        };
+        let assigned = self.begin_session(restored, &restore, &[file.as_fd()]);
         assigned.ok_or("the worker is lost: try again")?;
         tracing::info!(session, directory = %directory.display(), "session is restored from a directory");
-        self.sessions.insert(
-            session,
-            Session {
-                facts,
-                token: owner.token,
-                worker: key,
-                arrives: true,
-                counters: None,
-            },
-        );
-        self.counts.session_began();
-        self.join_turns(session);
         let kind = Kind::State {
             puts_away: false,
             again: None,
             fresh: None,
         };
-        self.operations
-            .orders
-            .insert(key, Ordered { console, kind });
+        self.operations.begin(key, Ordered { console, kind });
         Ok(())
     }
 
     /// Handles a worker's progress report.
     pub(super) fn order_progress(&mut self, key: u64, progress: Progress) {
         let Progress { phase, done, all } = progress;
-        if let (Some(ordered), Some(session)) =
-            (self.operations.orders.get(&key), self.session_of(key))
-        {
-            let console = ordered.console;
+        let session = self.workers.served_by(key);
+        let session = session.map(|session| session.facts.session);
+        if let (Some(console), Some(session)) = (self.operations.console(key), session) {
             // A client that does not read does not need more of it.
             let reads = self.inquiries.consoles.get(&console);
             if reads.is_none_or(Console::writing) {
@@ -290,17 +236,9 @@ impl Broker {
         }
     }
 
-    /// The number of a worker's session.
-    fn session_of(&self, key: u64) -> Option<u64> {
-        match self.workers.get(&key)?.state {
-            State::Serving(session) => Some(session),
-            _ => None,
-        }
-    }
-
     /// Handles the end of an order.
     pub(super) fn order_over(&mut self, key: u64, outcome: Outcome) {
-        let Some(Ordered { console, kind }) = self.operations.orders.remove(&key) else {
+        let Some(Ordered { console, kind }) = self.operations.finish(key) else {
             return;
         };
         let outcome = match &kind {
@@ -309,7 +247,8 @@ impl Broker {
             } => fresh.settle(outcome),
             _ => outcome,
         };
-        let session = self.session_of(key);
+        let session = self.workers.served_by(key);
+        let session = session.map(|session| session.facts.session);
         tracing::info!(
             session,
             done = outcome.is_ok(),
@@ -325,17 +264,15 @@ impl Broker {
             } if outcome.is_ok() => {
                 // The worker exits. If the daemon ends meanwhile, it must not send a
                 // goodbye to the guest.
-                if let Some(worker) = self.workers.get_mut(&key) {
+                if let Some(worker) = self.workers.get_mut(key) {
                     worker.ending = true;
                     worker.deadline.get_or_insert(Instant::now() + GRACE);
                 }
-                let session = session.and_then(|session| self.sessions.get_mut(&session));
-                if let Some(session) = session
+                if let Some(session) = self.workers.served_by_mut(key)
                     && session.token != [0; 16]
                 {
                     let token = std::mem::take(&mut session.token);
-                    self.notes.park(token, KEPT);
-                    self.operations.parked.push(Parked::new(token, KEPT));
+                    self.operations.put_away(token, &self.notes);
                 }
             }
             Kind::State {
@@ -354,14 +291,13 @@ impl Broker {
 
     /// Handles the exit of a worker with an unfinished order.
     pub(super) fn order_ended(&mut self, key: u64) {
-        let Some(ordered) = self.operations.orders.get(&key) else {
+        let Some(order) = self.operations.order(key) else {
             return;
         };
-        let worker = self.workers.get(&key);
+        let worker = self.workers.get(key);
         let orderly = worker.is_some_and(|worker| worker.finished && worker.last_word.is_none());
-        if let (Kind::Migration(id) | Kind::Relocation { id, .. }, true) = (&ordered.kind, orderly)
-        {
-            self.member_ended(*id, key);
+        if let (&(Kind::Migration(id) | Kind::Relocation { id, .. }), true) = (order, orderly) {
+            self.operations.member_ended(id, key);
         }
         let reason = match orderly {
             true => "its program ended in the meantime",
@@ -370,65 +306,9 @@ impl Broker {
         self.order_over(key, Err(reason.into()));
     }
 
-    /// Adopts sessions that an earlier daemon had checkpointed: their guests may
-    /// reconnect.
-    pub(super) fn take_up_parked(&mut self) {
-        let parked = self.notes.parked().into_iter();
-        self.operations.parked = parked
-            .map(|(token, left)| Parked::new(token, left))
-            .collect();
-    }
-
-    /// Keeps a guest whose session is checkpointed. Returns the guest if it is not.
-    pub(super) fn park(
-        &mut self,
-        guest: Guest,
-        request: Box<SessionRequest>,
-    ) -> Option<(Guest, Box<SessionRequest>)> {
-        let now = Instant::now();
-        let notes = &self.notes;
-        self.operations.parked.retain(|parked| {
-            let waits = parked.until > now;
-            if !waits {
-                notes.unpark(&parked.token);
-            }
-            waits
-        });
-        let token = request.hello.token;
-        match self
-            .operations
-            .parked
-            .iter_mut()
-            .find(|parked| parked.token == token)
-        {
-            Some(parked) => {
-                parked.guest = Some((guest, request));
-                None
-            }
-            None => Some((guest, request)),
-        }
-    }
-
     /// Hands waiting guests to their restored sessions.
     fn bring_back(&mut self) {
-        let mut back = Vec::new();
-        for mut parked in std::mem::take(&mut self.operations.parked) {
-            let here = self
-                .sessions
-                .values()
-                .any(|session| session.token == parked.token);
-            match (here, parked.guest.take()) {
-                (true, guest) => {
-                    self.notes.unpark(&parked.token);
-                    back.extend(guest);
-                }
-                (false, guest) => {
-                    parked.guest = guest;
-                    self.operations.parked.push(parked);
-                }
-            }
-        }
-        for (guest, request) in back {
+        for (guest, request) in self.operations.take_restored(&self.workers, &self.notes) {
             self.resume(guest, &request);
         }
     }

@@ -1,12 +1,25 @@
 //! The GPUs that a VM may use, and the placement of its sessions on them.
 
-use paragpu_config::host::Placement;
+use paragpu_config::host::{Host, Placement};
 
 use super::Broker;
+use super::arrivals::Arrivals;
+use super::workers::Workers;
+use crate::device::Devices;
 use crate::handshake::SessionRequest;
+use crate::leases::Leases;
 use crate::placement::{Assigned, Gpu, choose};
 
-impl Broker {
+/// What decides on the GPU of a session.
+pub(super) struct Placing<'a> {
+    host: &'a Host,
+    devices: &'a Devices,
+    leases: &'a Leases,
+    workers: &'a Workers,
+    arrivals: &'a Arrivals,
+}
+
+impl Placing<'_> {
     /// The indices of the GPUs that a VM may use, in the order in which it sees
     /// them.
     fn gpus_of(&self, vm: &str) -> Vec<u32> {
@@ -86,8 +99,8 @@ impl Broker {
     fn gpu(&self, position: u32) -> Gpu {
         let label = self.devices.label(position);
         let on_it = self
-            .sessions
-            .values()
+            .workers
+            .sessions()
             .filter(|session| session.facts.device == label);
         let (mut sessions, mut memory) = (0, 0);
         for session in on_it {
@@ -98,10 +111,7 @@ impl Broker {
             // The number is the worker's, which may be compromised.
             memory = u64::saturating_add(memory, held);
         }
-        let coming = self.arrivals.waiting.iter();
-        sessions += coming
-            .filter(|waiting| waiting.placed == Some(Ok(position)))
-            .count() as u64;
+        sessions += self.arrivals.waiting_on(position) as u64;
         let device = self.devices.get(position);
         Gpu {
             position,
@@ -119,7 +129,7 @@ impl Broker {
                 && pid == request.hello.pid
                 && !(request.arrives.is_some() && ordinal == request.hello.device)
         };
-        let running = self.sessions.values().filter_map(|session| {
+        let running = self.workers.sessions().filter_map(|session| {
             let facts = &session.facts;
             let position = self.devices.labelled(&facts.device)?;
             own(&facts.vm, facts.guest_pid, facts.ordinal).then_some(Assigned {
@@ -145,6 +155,30 @@ impl Broker {
         !fixed && request.gpu.is_none() && gpus.iter().any(|position| self.gpu(*position).works)
     }
 
+    /// The guest's most likely ordinal of this GPU.
+    pub(super) fn likely_ordinal(&self, position: u32) -> u32 {
+        let waiting = self.arrivals.waiting.iter();
+        let mut matching = waiting.filter(|waiting| waiting.placed == Some(Ok(position)));
+        match (matching.next(), self.host.device.placement) {
+            (Some(waiting), _) => waiting.request.hello.device,
+            (None, Placement::Fixed) => position,
+            (None, _) => 0,
+        }
+    }
+}
+
+impl Broker {
+    /// What decides on the GPUs of sessions now.
+    pub(super) fn placing(&self) -> Placing<'_> {
+        Placing {
+            host: &self.host,
+            devices: &self.devices,
+            leases: &self.leases,
+            workers: &self.workers,
+            arrivals: &self.arrivals,
+        }
+    }
+
     /// Places the waiting guests that have no GPU yet.
     pub(super) fn place_waiting(&mut self) {
         if !self.devices.ready() {
@@ -157,24 +191,13 @@ impl Broker {
             if waiting.placed.is_some() {
                 continue;
             }
-            let placed = self.place(&waiting.request);
+            let placed = self.placing().place(&waiting.request);
             if let Ok(position) = placed {
                 self.arrivals.last_position = Some(position);
             }
             if let Some(waiting) = self.arrivals.waiting.get_mut(at) {
                 waiting.placed = Some(placed);
             }
-        }
-    }
-
-    /// The guest's most likely ordinal of this GPU.
-    pub(super) fn likely_ordinal(&self, position: u32) -> u32 {
-        let waiting = self.arrivals.waiting.iter();
-        let mut matching = waiting.filter(|waiting| waiting.placed == Some(Ok(position)));
-        match (matching.next(), self.host.device.placement) {
-            (Some(waiting), _) => waiting.request.hello.device,
-            (None, Placement::Fixed) => position,
-            (None, _) => 0,
         }
     }
 }

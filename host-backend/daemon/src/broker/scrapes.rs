@@ -27,7 +27,7 @@ impl Broker {
                 if let Some(oldest) =
                     oldest.filter(|_| self.inquiries.scrapes.len() >= MAX_CONNECTIONS)
                 {
-                    self.forget_scrape(oldest);
+                    self.inquiries.forget_scrape(oldest);
                 }
                 let key = self.counts.key();
                 let scrape = Scrape::new(socket, Instant::now() + PATIENCE);
@@ -50,28 +50,13 @@ impl Broker {
             },
         };
         match step {
-            Step::Asked => self.begin_listing(Audience::Scrape(key)),
-            Step::Over => self.forget_scrape(key),
+            Step::Asked => {
+                let audience = Audience::Scrape(key);
+                self.inquiries.begin_listing(audience, &mut self.workers);
+            }
+            Step::Over => self.inquiries.forget_scrape(key),
             Step::More | Step::Answering => {}
         }
-    }
-
-    fn forget_scrape(&mut self, key: u64) {
-        self.inquiries.scrapes.remove(&key);
-        self.inquiries
-            .listings
-            .retain(|listing| listing.audience != Audience::Scrape(key));
-    }
-
-    /// Closes connections that take too long.
-    pub(super) fn give_up_on_scrapes(&mut self, now: Instant) {
-        let late = self
-            .inquiries
-            .scrapes
-            .iter()
-            .filter(|(_, scrape)| scrape.deadline <= now);
-        let late: Vec<u64> = late.map(|(key, _)| *key).collect();
-        late.into_iter().for_each(|key| self.forget_scrape(key));
     }
 
     /// Answers once the workers have reported their counters. One text serves all requests
@@ -92,7 +77,7 @@ impl Broker {
 
     fn report(&self) -> Report {
         let mut report = Report::new(&self.counts.ended);
-        for session in self.sessions.values() {
+        for session in self.workers.sessions() {
             let facts = &session.facts;
             report.session(&facts.vm, &facts.device, session.counters.as_ref());
             if let Some(turns) = self.shares.info(facts.session) {
@@ -116,7 +101,7 @@ impl Broker {
                 percent: Some(0),
             };
             report.boards.insert(self.devices.label(position), board);
-            let count = |state| self.count(position, state) as u64;
+            let count = |state| self.workers.count(position, state) as u64;
             report.gpus.insert(
                 self.devices.label(position),
                 (

@@ -1,34 +1,25 @@
-//! Starts workers, watches them and ends them.
+//! Keeps workers ready, handles their messages, and their ends.
 
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use paragpu_control::spawn::{Software, Spawn};
-use paragpu_control::worker::{FromWorker, Gpu, Report, ToWorker};
+use paragpu_control::worker::{FromWorker, Gpu, Report};
 
-use super::{BEGINNING, Broker, FIRST_CALLS, GRACE};
-use crate::error::chain;
-use crate::received_fd::{PeerKind, ReceivedFd};
+use super::Broker;
 use crate::session::Session;
-use crate::worker::{Room, State, Worker};
+use crate::worker::{GRACE, Room, State, Worker};
 
 /// Maximum number of workers that open a device at the same time.
 const STARTING: usize = 8;
+
+/// How long a session that has begun has room for its first calls.
+const FIRST_CALLS: Duration = Duration::from_millis(3);
 
 /// Maximum number of messages of a worker that are handled before those of others.
 pub(super) const MESSAGES: usize = 16;
 /// Maximum number of messages that a worker leaves behind: more than fit into its socket.
 const LAST_MESSAGES: usize = 1024;
-
-/// The device file through which every use of NVIDIA's GPUs begins.
-const GPU_CONTROL: &str = "/dev/nvidiactl";
-
-/// Interval of checks for expired certificates.
-const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Broker {
     /// Adopts the sessions of an earlier daemon.
@@ -42,9 +33,7 @@ impl Broker {
                 gpu = found.facts.device,
                 "a session of an earlier daemon continues"
             );
-            if let Ok(Some(users)) = &mut self.spawning.users {
-                users.adopt(&found.facts.vm, found.pid);
-            }
+            self.spawning.adopt(&found.facts.vm, found.pid);
             let key = self.counts.key();
             let worker = Worker::adopt(found.pid, found.pidfd, found.facts.ordinal, session);
             self.workers.insert(key, worker);
@@ -52,17 +41,14 @@ impl Broker {
             if let Some(again) = found.again {
                 self.operations.schedules.adopt(session, again);
             }
-            self.sessions.insert(
-                session,
-                Session {
-                    facts: found.facts,
-                    // Its control socket is gone with the earlier daemon.
-                    token: [0; 16],
-                    worker: key,
-                    arrives: false,
-                    counters: None,
-                },
-            );
+            self.workers.begin(Session {
+                facts: found.facts,
+                // Its control socket is gone with the earlier daemon.
+                token: [0; 16],
+                worker: key,
+                arrives: false,
+                counters: None,
+            });
         }
     }
 
@@ -72,8 +58,7 @@ impl Broker {
         if self.operation.signals.is_ending() {
             return None;
         }
-        let rooms = self.workers.values().filter_map(|worker| worker.room);
-        let room = rooms.filter(|room| room.end() > now).max();
+        let room = self.workers.room(now);
         let warm = self.host.pool.warm as usize;
         let ready = self.devices.ready();
         let devices: Vec<(u32, bool)> = self
@@ -82,23 +67,11 @@ impl Broker {
             .map(|(ordinal, device)| (ordinal, device.retry.is_none()))
             .collect();
         for (ordinal, may_start) in devices {
-            let guests = self
-                .arrivals
-                .waiting
-                .iter()
-                .filter(|waiting| waiting.placed == Some(Ok(ordinal)))
-                .count();
-            let restores = self
-                .operations
-                .restores
-                .iter()
-                .filter(|waiting| waiting.position == ordinal)
-                .count();
-            let demand = guests + restores;
+            let demand = self.arrivals.waiting_on(ordinal) + self.operations.restores_on(ordinal);
             // The search for devices needs a worker even if none is kept warm.
             let wanted = if ready { warm + demand } else { 1 };
-            let idle = self.count(ordinal, State::Idle);
-            let starting = self.count(ordinal, State::Starting);
+            let idle = self.workers.count(ordinal, State::Idle);
+            let starting = self.workers.count(ordinal, State::Starting);
             let have = idle + starting;
             let needed = match room {
                 None => wanted,
@@ -116,74 +89,21 @@ impl Broker {
                     self.start_worker(ordinal, now);
                 }
             } else if idle > wanted && ready {
-                self.dismiss_idle(ordinal, idle - wanted, now);
+                self.workers.dismiss_idle(ordinal, idle - wanted, now);
             }
         }
-        if !matches!(room, Some(Room::Begins(_)))
-            && let Ok(Some(users)) = &mut self.spawning.users
-        {
-            users.apart.prepare();
+        if !matches!(room, Some(Room::Begins(_))) {
+            self.spawning.prepare();
         }
         room.map(Room::end)
     }
 
-    /// Gives a session room to begin. If sessions begin faster than idle workers are replaced,
-    /// none has any: each would wait for its own worker.
-    pub(super) fn make_room(&mut self, key: u64, ordinal: u32) {
-        let left = self.count(ordinal, State::Idle) + self.count(ordinal, State::Starting);
-        let is_burst = left + 1 < self.host.pool.warm as usize;
-        let until = Instant::now() + BEGINNING;
-        for (other, worker) in &mut self.workers {
-            match *other == key && !is_burst {
-                true => worker.room = Some(Room::Begins(until)),
-                false if is_burst => worker.room = None,
-                false => {}
-            }
-        }
-    }
-
-    pub(super) fn count(&self, ordinal: u32, state: State) -> usize {
-        self.workers
-            .values()
-            .filter(|worker| worker.ordinal == ordinal && worker.state == state)
-            .count()
-    }
-
-    fn dismiss_idle(&mut self, ordinal: u32, count: usize, now: Instant) {
-        self.workers
-            .values_mut()
-            .rev()
-            .filter(|worker| worker.ordinal == ordinal && worker.state == State::Idle)
-            .take(count)
-            .for_each(|worker| worker.dismiss(now + GRACE));
-    }
-
     fn start_worker(&mut self, ordinal: u32, now: Instant) {
-        let Some(device) = self.devices.get(ordinal) else {
-            return;
-        };
-        let apart = self.are_apart();
-        let images = self.host.cache_directory().filter(|path| usable(path));
-        let spawn = Spawn {
-            program: self.spawning.program.clone(),
-            device: self.devices.kind().to_owned(),
-            index: device.index,
-            ordinal: self.likely_ordinal(ordinal),
-            // A worker with its own user receives a directory.
-            image_cache: images.filter(|_| !apart),
-            image_cache_bytes: self.host.cache.size.0,
-            calls: self.host.confine.cuda_calls.to_string(),
-            latency: self.listeners.metrics.is_some(),
-            log: self.host.log.level.to_string(),
-            software: self.software(),
-            apart,
-        };
-        let started = match &mut self.spawning.users {
-            Ok(Some(users)) if apart => Worker::start_apart(&mut users.apart, &spawn, ordinal),
-            _ => Worker::start(&self.spawning.spawner, &spawn, ordinal)
-                .map_err(|error| chain(&error)),
-        };
-        match started {
+        let likely = self.placing().likely_ordinal(ordinal);
+        match self
+            .spawning
+            .start(&self.host, &self.devices, ordinal, likely)
+        {
             Ok(worker) => {
                 tracing::debug!(
                     worker = worker.pid,
@@ -193,66 +113,20 @@ impl Broker {
                 let key = self.counts.key();
                 self.workers.insert(key, worker);
             }
-            Err(error) => {
-                let reason = format!(
-                    "{} cannot be started: {}",
-                    self.spawning.program.display(),
-                    error
-                );
+            Err(reason) => {
                 tracing::error!(reason, "no worker");
                 self.devices.failed(ordinal, reason, now);
             }
         }
     }
 
-    /// Whether new workers get their VM's user.
-    fn are_apart(&self) -> bool {
-        self.shared_user().is_none()
-    }
-
-    /// Why workers share a user, if they do.
-    pub(super) fn shared_user(&self) -> Option<String> {
-        let nvidia = !self.devices.software();
-        match &self.spawning.users {
-            Err(reason) => Some(reason.clone()),
-            Ok(None) => Some("confine.users is empty".to_owned()),
-            Ok(Some(_)) if nvidia && !self.host.confine.cuda_users => {
-                Some("confine.cuda_users is false".to_owned())
-            }
-            Ok(Some(_)) if nvidia && !is_open_to_all(Path::new(GPU_CONTROL)) => Some(format!(
-                "users of VMs may not open {GPU_CONTROL}, whose mode is not 0666"
-            )),
-            Ok(Some(_)) => None,
-        }
-    }
-
     /// Gives a worker the user of `vm` before it gets its session.
     pub(super) fn own(&mut self, key: u64, vm: &str) -> Result<(), String> {
-        let worker = self.workers.get(&key).filter(|worker| worker.apart);
-        let (Some(worker), Ok(Some(users))) = (worker, &mut self.spawning.users) else {
-            return Ok(());
-        };
-        let live = self.sessions.values();
+        let live = self.workers.sessions();
         let live = live.map(|session| session.facts.vm.as_str()).collect();
-        let images = self.host.cache_directory().filter(|path| usable(path));
-        let (user, directory) = users.lend(vm, images.as_deref(), &live)?;
-        let fds: Vec<_> = directory.iter().map(|fd| fd.as_fd()).collect();
-        // If the worker is lost, the next message detects it.
-        if let Some(control) = &worker.control {
-            let _ = control.try_send(&ToWorker::Own { user }, &fds);
-        }
-        Ok(())
-    }
-
-    fn software(&self) -> Software {
-        let software = &self.host.software;
-        let capability = software.compute_capability;
-        Software {
-            devices: software.devices,
-            memory: software.memory.0,
-            compute_capability: (capability.major, capability.minor),
-            cores: software.threads,
-            shareable: software.shareable,
+        match self.workers.get(key) {
+            Some(worker) => self.spawning.own(&self.host, worker, vm, &live),
+            None => Ok(()),
         }
     }
 
@@ -260,15 +134,9 @@ impl Broker {
     /// than they are read.
     pub(super) fn receive_from_worker(&mut self, key: u64, most: usize) {
         for _ in 0..most {
-            let Some(worker) = self.workers.get_mut(&key) else {
+            let Some((worker, news, fds)) = self.workers.receive(key) else {
                 return;
             };
-            let news = worker.receive(&mut self.spawning.inbox);
-            // For any message: closing its descriptors may block.
-            let fds = std::mem::take(&mut self.spawning.inbox.fds).into_iter();
-            let fds: Vec<ReceivedFd> = fds
-                .map(|fd| ReceivedFd::new(fd, PeerKind::Worker))
-                .collect();
             let (ordinal, pid) = (worker.ordinal, worker.pid);
             match news {
                 None => {
@@ -301,13 +169,10 @@ impl Broker {
                     }
                 }
                 Some(FromWorker::Counters(counters) | FromWorker::Finished { counters, .. }) => {
-                    let State::Serving(session) = worker.state else {
-                        continue;
-                    };
-                    if worker.finished {
+                    if worker.finished && matches!(worker.state, State::Serving(_)) {
                         worker.deadline.get_or_insert(Instant::now() + GRACE);
                     }
-                    if let Some(session) = self.sessions.get_mut(&session) {
+                    if let Some(session) = self.workers.served_by_mut(key) {
                         session.counters = Some(counters);
                     }
                 }
@@ -329,9 +194,7 @@ impl Broker {
                     if let Some(Room::Begins(_)) = worker.room {
                         worker.room = Some(Room::Calls(Instant::now() + FIRST_CALLS));
                     }
-                    if let State::Serving(session) = worker.state
-                        && let Some(session) = self.sessions.get_mut(&session)
-                    {
+                    if let Some(session) = self.workers.served_by_mut(key) {
                         session.arrives = false;
                     }
                 }
@@ -354,12 +217,16 @@ impl Broker {
         // Its last messages may still be in the socket.
         self.receive_from_worker(key, LAST_MESSAGES);
         self.order_ended(key);
-        let Some(mut worker) = self.workers.remove(&key) else {
+        let Some((mut worker, session)) = self.workers.remove(key) else {
             return;
         };
         let status = worker.reap();
         match worker.state {
-            State::Serving(session) => self.session_over(session, &worker, status),
+            State::Serving(_) => {
+                if let Some(session) = session {
+                    self.session_over(&session, &worker, status);
+                }
+            }
             State::Starting => {
                 let reason = format!("its worker {} before it was ready", ending(status));
                 self.start_failed(worker.ordinal, worker.pid, reason);
@@ -374,13 +241,11 @@ impl Broker {
         }
     }
 
-    fn session_over(&mut self, session: u64, worker: &Worker, status: Option<ExitStatus>) {
-        let Some(over) = self.sessions.remove(&session) else {
-            return;
-        };
+    fn session_over(&mut self, over: &Session, worker: &Worker, status: Option<ExitStatus>) {
+        let facts = &over.facts;
+        let session = facts.session;
         self.notes.remove(session);
         self.leave_turns(session);
-        let facts = &over.facts;
         // The group may go with its last session.
         let out_of_memory = self.tenants.ran_out_of_memory(&facts.vm);
         self.tenants.release(&facts.vm, session);
@@ -420,73 +285,6 @@ impl Broker {
             ),
         }
     }
-
-    /// Ends a session. Returns whether it exists.
-    pub(super) fn end_session(&mut self, session: u64) -> bool {
-        let Some(key) = self.sessions.get(&session).map(|session| session.worker) else {
-            return false;
-        };
-        if let Some(worker) = self.workers.get_mut(&key) {
-            let vm = self.sessions.get(&session).map(|session| &session.facts.vm);
-            tracing::info!(
-                session,
-                worker = worker.pid,
-                vm,
-                "session is requested to end"
-            );
-            worker.end(Instant::now() + GRACE);
-        }
-        true
-    }
-
-    /// Ends sessions whose guests' certificates have expired. Returns the time of
-    /// the next check.
-    pub(super) fn end_expired(&mut self, now: Instant) -> Option<Instant> {
-        let clock = crate::session::now();
-        let mut next = None;
-        let mut over = Vec::new();
-        for (number, session) in &self.sessions {
-            let Some(expires) = session.facts.expires else {
-                continue;
-            };
-            let left = expires.saturating_sub(clock);
-            let ending = self
-                .workers
-                .get(&session.worker)
-                .is_none_or(|worker| worker.ending);
-            if left > 0 {
-                // The clock may be changed meanwhile.
-                let at = now + Duration::from_secs(left).min(EXPIRY_INTERVAL);
-                next = Some(next.map_or(at, |next: Instant| next.min(at)));
-            } else if !ending {
-                over.push(*number);
-            }
-        }
-        for session in over {
-            tracing::warn!(
-                session,
-                "the certificate of the session's guest has expired"
-            );
-            self.end_session(session);
-        }
-        next
-    }
-
-    /// Kills workers that have exceeded their grace period.
-    pub(super) fn kill_overdue(&mut self, now: Instant) {
-        for worker in self.workers.values_mut() {
-            if worker.deadline.is_some_and(|deadline| deadline <= now) {
-                tracing::warn!(
-                    worker = worker.pid,
-                    "a worker did not end in time and is killed"
-                );
-                worker.kill();
-                // Repeated until the process is gone, which can take while a driver
-                // call is uninterruptible.
-                worker.deadline = Some(now + GRACE);
-            }
-        }
-    }
 }
 
 /// How a process ended, as a predicate.
@@ -506,44 +304,5 @@ fn ending(status: Option<ExitStatus>) -> String {
             }
             (None, None) => "ended".into(),
         },
-    }
-}
-
-/// Creates the directory for images if it is missing. Without it, each worker keeps
-/// its session's images in memory.
-fn usable(directory: &Path) -> bool {
-    let made = std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory);
-    if let Err(error) = &made {
-        tracing::warn!(
-            directory = %directory.display(), %error,
-            "program images are not cached: set cache.directory to a directory that paragpud can create"
-        );
-    }
-    made.is_ok()
-}
-
-/// Whether every user may read and write a file. True if there is none: opening it then
-/// fails with a better reason.
-fn is_open_to_all(path: &Path) -> bool {
-    std::fs::metadata(path).map_or(true, |found| found.permissions().mode() & 0o006 == 0o006)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_of_some_users_are_not_open_to_all() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("device");
-        assert!(is_open_to_all(&path));
-        std::fs::write(&path, "").unwrap();
-        for (mode, open) in [(0o666, true), (0o660, false), (0o664, false)] {
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(is_open_to_all(&path), open, "{mode:o}");
-        }
     }
 }

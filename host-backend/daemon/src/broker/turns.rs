@@ -8,7 +8,6 @@ use paragpu_control::worker::ToWorker;
 
 use super::Broker;
 use crate::shares::{Notice, Owner};
-use crate::worker::State;
 
 /// An operator's request.
 pub(super) struct ShareRequest {
@@ -18,15 +17,6 @@ pub(super) struct ShareRequest {
 }
 
 impl Broker {
-    /// Adds a session.
-    pub(super) fn join_turns(&mut self, session: u64) {
-        if let Some(begun) = self.sessions.get(&session) {
-            self.shares
-                .join(session, &begun.facts.vm, &begun.facts.device);
-            self.follow_shares();
-        }
-    }
-
     /// Removes a session.
     pub(super) fn leave_turns(&mut self, session: u64) {
         self.shares.leave(session, Instant::now());
@@ -41,8 +31,8 @@ impl Broker {
 
     /// Handles a worker's message about its session's turn.
     pub(super) fn turn_request(&mut self, key: u64, request: TurnRequest) {
-        let worker = self.workers.get(&key);
-        if let Some(State::Serving(session)) = worker.map(|worker| worker.state) {
+        if let Some(session) = self.workers.served_by(key) {
+            let session = session.facts.session;
             self.shares.handle_request(session, request, Instant::now());
         }
     }
@@ -56,11 +46,10 @@ impl Broker {
 
     fn send_notices(&mut self, notices: Vec<Notice>) {
         for (session, turn) in notices {
-            let key = self.sessions.get(&session).map(|session| session.worker);
-            let worker = key.and_then(|key| self.workers.get(&key));
-            let control = worker.and_then(|worker| worker.control.as_ref());
-            let sent = control.map(|control| control.try_send(&ToWorker::Turn(turn), &[]));
-            if !matches!(sent, Some(Ok(()))) {
+            let key = self.workers.session(session).map(|session| session.worker);
+            let turn = ToWorker::Turn(turn);
+            let sent = key.is_some_and(|key| self.workers.send(key, &turn, &[]).is_ok());
+            if !sent {
                 // A worker that does not read, or is gone, does not take part.
                 self.shares.leave(session, Instant::now());
             }
@@ -76,20 +65,17 @@ impl Broker {
     ) -> Response {
         let error = |error: String| Response::Error { error };
         let owner = match (session, vm) {
-            (Some(session), None) => match self.sessions.contains_key(&session) {
-                true => Owner::Session(session),
-                false => return error(format!("there is no session {session}")),
+            (Some(session), None) => match self.workers.session(session) {
+                Some(_) => Owner::Session(session),
+                None => return error(format!("there is no session {session}")),
             },
             (None, Some(vm)) => {
-                let mut sessions = self.sessions.values();
-                match sessions.any(|session| session.facts.vm == vm) {
-                    true => Owner::Vm(vm),
-                    false => {
-                        return error(format!(
-                            "{vm:?} has no sessions: set permanent shares in host.toml"
-                        ));
-                    }
+                if self.workers.sessions_of(&vm).is_empty() {
+                    return error(format!(
+                        "{vm:?} has no sessions: set permanent shares in host.toml"
+                    ));
                 }
+                Owner::Vm(vm)
             }
             _ => return error("give either a session or a VM".into()),
         };

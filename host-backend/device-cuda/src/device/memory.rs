@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 impl MemoryDevice for CudaDevice {
     fn rehome(&mut self, regions: Regions) -> Result<bool> {
-        self.context_mut()?.reserve_arena(regions.arena)?;
+        self.context.reserve_arena(regions.arena)?;
         self.memory = Memory::new(regions);
         Ok(true)
     }
@@ -86,7 +86,7 @@ impl MemoryDevice for CudaDevice {
 
     fn peer_map(&mut self, address: u64, size: u64, descriptor: OwnedFd) -> Result<()> {
         let arena = self.memory.check_peer(address, size)?;
-        self.context_mut()?.reserve_peer_arena(arena)?;
+        self.context.reserve_peer_arena(arena)?;
         self.wait_for_retired(address, size)?;
         let handle = self.context.import(address, size, descriptor.as_fd())?;
         self.memory.add_peer(address, size, handle);

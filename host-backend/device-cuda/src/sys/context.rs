@@ -10,7 +10,7 @@
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paragpu_abi::{
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -27,9 +27,16 @@ pub struct Context {
     /// The CUcontext.
     pub(super) raw: usize,
     pub(super) device: c_int,
-    arena: u64,
     arena_size: u64,
-    /// Reserved arenas of other devices.
+    reserved: Mutex<Reserved>,
+}
+
+/// Reserved ranges of the address space.
+#[derive(Default)]
+struct Reserved {
+    /// 0 for none.
+    arena: u64,
+    /// Those of other devices.
     peer_arenas: Vec<u64>,
 }
 
@@ -39,13 +46,12 @@ impl Context {
         let mut context = ptr::null_mut();
         // SAFETY: out-parameter of the right type; `device` was returned by cuDeviceGet.
         check(unsafe { (driver.cuDevicePrimaryCtxRetain)(&mut context, device) })?;
-        let mut made = Self {
+        let made = Self {
             driver,
             raw: context as usize,
             device,
-            arena: 0,
-            peer_arenas: Vec::new(),
             arena_size,
+            reserved: Mutex::default(),
         };
         // SAFETY: the context was just retained.
         check(unsafe { (made.driver.cuCtxSetCurrent)(context) })?;
@@ -55,22 +61,28 @@ impl Context {
 
     /// Reserves the arena at an address. Frees the previous reservation, in which nothing is
     /// mapped.
-    pub fn reserve_arena(&mut self, arena: u64) -> Result<()> {
-        let before = std::mem::take(&mut self.arena);
+    pub fn reserve_arena(&self, arena: u64) -> Result<()> {
+        let mut reserved = self.reserved();
+        let before = std::mem::take(&mut reserved.arena);
         self.free(before);
         self.reserve(arena)?;
-        self.arena = arena;
+        reserved.arena = arena;
         Ok(())
     }
 
     /// Reserves the arena of another device, permanently. The driver honors the address of
     /// a range of this size, but not of a single mapping in it.
-    pub fn reserve_peer_arena(&mut self, arena: u64) -> Result<()> {
-        if !self.peer_arenas.contains(&arena) {
+    pub fn reserve_peer_arena(&self, arena: u64) -> Result<()> {
+        let mut reserved = self.reserved();
+        if !reserved.peer_arenas.contains(&arena) {
             self.reserve(arena)?;
-            self.peer_arenas.push(arena);
+            reserved.peer_arenas.push(arena);
         }
         Ok(())
+    }
+
+    fn reserved(&self) -> MutexGuard<'_, Reserved> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn reserve(&self, arena: u64) -> Result<()> {
@@ -148,9 +160,10 @@ impl Drop for Context {
         // SAFETY: nothing of this context is used any more; failures leave
         // nothing to undo.
         unsafe { (self.driver.cuCtxSynchronize)() };
-        self.free(self.arena);
-        for arena in &self.peer_arenas {
-            self.free(*arena);
+        let Reserved { arena, peer_arenas } = std::mem::take(&mut *self.reserved());
+        self.free(arena);
+        for arena in peer_arenas {
+            self.free(arena);
         }
         // SAFETY: as above.
         unsafe { (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device) };

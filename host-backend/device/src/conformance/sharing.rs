@@ -79,14 +79,14 @@ pub fn handing_over(platform: &dyn Platform) -> bool {
     true
 }
 
-/// A device copies from the memory of another one, if there are two, while that
+/// A device copies from the memory of another one, and maps it, if there are two, while that
 /// continues to use it; other descriptors are refused. Returns false if the device does
 /// not support handing over.
 ///
 /// # Panics
 /// Where the device does not conform.
 pub fn peers(platform: &(dyn Platform + Sync)) -> bool {
-    let [here, there] = [0, 1].map(|n| Regions::of(n).expect("regions"));
+    let [here, there, third] = [0, 1, 2].map(|n| Regions::of(n).expect("regions"));
     let (from, to) = (here.arena, there.arena);
     let set = |device: &mut dyn Device, at, value| set(device, at, value, CHUNK);
     // A device belongs to the thread that opened it, so the owner has its own thread, which
@@ -102,7 +102,7 @@ pub fn peers(platform: &(dyn Platform + Sync)) -> bool {
             owner.memory_map(from, 2 * CHUNK).expect("map");
             set(owner.as_mut(), from, 0x5eed_0001);
             set(owner.as_mut(), from + CHUNK, 0x5eed_0002);
-            for _ in 0..2 {
+            for _ in 0..3 {
                 let exported = owner.memory_export(from).expect("export");
                 handed.send(Some(exported)).expect("the reader waits");
             }
@@ -127,6 +127,7 @@ pub fn peers(platform: &(dyn Platform + Sync)) -> bool {
         assert!(more.is_err(), "more than there is");
         let exported = owned.recv().expect("the owner").expect("a descriptor");
         let peer = reader.peer_open(2 * CHUNK, exported).expect("open");
+        let mapped = owned.recv().expect("the owner").expect("a descriptor");
         let mut fetch = |offset: u64, size: u64| -> Result<u32> {
             reader.peer_copy(to, peer, offset, size, StreamId::LEGACY)?;
             settle(reader.as_mut(), StreamId::LEGACY)?;
@@ -156,6 +157,15 @@ pub fn peers(platform: &(dyn Platform + Sync)) -> bool {
         assert_eq!(closed.status, Status::INVALID_HANDLE);
         let closed = reader.peer_copy(to, peer, 0, 4, StreamId::LEGACY);
         assert_eq!(closed.unwrap_err().status, Status::INVALID_HANDLE);
+        // It can be mapped, too, while an export for another thread is not over.
+        let export = reader.memory_exporter(to).expect("an export");
+        reader
+            .peer_map(third.arena, 2 * CHUNK, mapped)
+            .expect("map of the owner's memory");
+        let last = third.arena + 2 * CHUNK - 4;
+        assert_eq!(word(reader.as_mut(), last), 0x5eed_0002);
+        reader.memory_unmap(third.arena).expect("unmap");
+        export().expect("export");
         true
     })
 }

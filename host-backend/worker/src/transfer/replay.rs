@@ -168,15 +168,22 @@ impl Objects {
         if (value, digest) == (item.value, item.digest) {
             return Ok(());
         }
+        let kind = match name.0 {
+            ObjectKind::Module => "module",
+            ObjectKind::Texture => "texture object",
+            _ => "surface object",
+        };
+        let differs = match value == item.value {
+            // The first variable is at the same address.
+            true => "has other variables, or of other sizes, here than at the source".to_owned(),
+            false => format!(
+                "is at {value:#x} here and at {:#x} at the source",
+                item.value
+            ),
+        };
         Err(StateError::Impossible(format!(
-            "{} {:#x} of the session is at {value:#x} here and at {:#x} at the source",
-            match name.0 {
-                ObjectKind::Module => "module",
-                ObjectKind::Texture => "texture object",
-                _ => "surface object",
-            },
-            name.1,
-            item.value
+            "{kind} {:#x} of the session {differs}",
+            name.1
         )))
     }
 }
