@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
 import gpu
 import measure
+import waiting
 from measure import OVERHEADS, Samples, harness, say
 
 COMMUNICATORS = harness.HOST_COMMUNICATORS
@@ -35,7 +36,7 @@ THREADS = ("threads8_rate", "threads8_tail")
 # Programs that time themselves against the clock, fail on purpose, or only print.
 NOT_TIMED = ("errors", "printf", "clock")
 COPY_BOUND = ("alignedTypes", "blackScholes", "fastWalshTransform", "convolutionSeparable")
-PARTS = "operations,memory,copies,calls,starts,sharing,programs"
+PARTS = "operations,memory,copies,calls,starts,sharing,waiting,programs"
 # Where time is spent that no run of this benchmark can see: measured with clocks at
 # both ends and on both sides of each step, on an H200 unless it says otherwise.
 WAITED_FOR = "0.7 us until the worker has the call, 0.9 us until it sees the end later than native, 0.5 us back"
@@ -178,6 +179,21 @@ class Bench:
                 self.samples.add(f"{way}_shared_{SHARING}", sum(rates))
                 self.samples.add(f"{way}_shared_{SHARING}_slowest_of_fastest", min(rates) / max(rates))
 
+    def waiting(self):
+        """The processor time of many programs that wait."""
+        for at in range(self.options.sharing_rounds):
+            for schedule in waiting.SCHEDULES:
+                for way, environment in self.ways():
+                    if way not in ("native", "shm"):
+                        continue
+                    gpu.await_warm(self.daemon, WARM)
+                    say(f"{waiting.PROGRAMS} programs wait ({schedule}), {at + 1} of {self.options.sharing_rounds}: {way}")
+                    try:
+                        used = waiting.processors(self.daemon, environment, schedule, WARM, is_remote=way == "shm")
+                        self.samples.add(f"{way}_waiting_{schedule}", used)
+                    except measure.Failed as failure:
+                        self.failed(f"waiting_{schedule} over {way}: {failure}")
+
     def once(self, program, words, environment):
         """Runs a program once; returns its output and the duration of its process."""
         begun = time.monotonic()
@@ -301,6 +317,8 @@ class Results:
         for name in self.programs:
             self.add("shm", f"program_{name}", "s", 1.0 if name in COPY_BOUND else 1.02)
         self.add("shm", f"shared_{SHARING}", "1/s", 0.97, most=False)
+        for schedule in waiting.SCHEDULES:
+            self.add("shm", f"waiting_{schedule}", "processors", 1.0)
         for name in ("stream_sync_idle", "event_record", "event_create_destroy", "stream_create_destroy", "memset_4k"):
             self.add("shm", name, "us", None)
 

@@ -1,7 +1,7 @@
 // What single operations cost a program: the same binary against any CUDA
 // runtime, so that a remote GPU and a native one are measured alike.
 //
-//   overheads [--bulk BYTES] [--managed BYTES] [--count N] [--together] [NAME]...
+//   overheads [--bulk BYTES] [--managed BYTES] [--count N] [--schedule FLAG] [--together] [NAME]...
 //
 // All measurements, or those named.
 //
@@ -9,8 +9,9 @@
 // of several rounds. Those named _10k measure nothing themselves: they do N (10000)
 // operations, and the library's counters tell what crossed. launches
 // times N of them, fixed_work N rounds of copies and a kernel. With --together,
-// shared_work and fixed_work say "ready" and begin when their standard input tells
-// them to, so that several processes measure the same seconds.
+// shared_work, fixed_work and waiting say "ready" and begin when their standard input
+// tells them to, so that several processes measure the same seconds; waiting also ends
+// only then. --schedule is cudaDeviceSchedule*: how threads wait.
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -26,6 +27,8 @@
 #include <thread>
 #include <vector>
 
+#include <sys/resource.h>
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -36,6 +39,8 @@ size_t bulk = 64u << 20;
 size_t managed = 256u << 20;
 // Operations of the loops whose crossings are counted.
 long count_of_loop = 10000;
+// How threads wait.
+unsigned schedule = cudaDeviceScheduleAuto;
 // Is shared_work to begin with others?
 bool together = false;
 
@@ -584,6 +589,37 @@ double first_result() {
     return now;
 }
 
+// With --together, waits for the word to begin.
+void begin_together() {
+    if (together) {
+        std::printf("ready\n");
+        std::fflush(stdout);
+        std::getchar();
+    }
+}
+
+double processor_seconds() {
+    rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    auto seconds = [](const timeval &time) { return time.tv_sec + time.tv_usec * 1e-6; };
+    return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+// Three seconds of waits for kernels of 5 ms: processor seconds of this process a second.
+double waiting() {
+    begin_together();
+    double used = processor_seconds();
+    double seconds = 0;
+    auto start = Clock::now();
+    while (seconds < 3) {
+        busy<<<1, 1>>>(5000000ull);
+        CHECK(cudaGetLastError());
+        settle();
+        seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    }
+    return (processor_seconds() - used) / seconds;
+}
+
 // What a program that shares the GPU does: kernels of some 100 us, each with a
 // small copy either way. `measured` is given a function that does so many of them.
 double beside_others(const std::function<double(const std::function<void(long)> &)> &measured) {
@@ -595,11 +631,7 @@ double beside_others(const std::function<double(const std::function<void(long)> 
     size_t bytes = blocks * threads * sizeof(float);
     arithmetic<<<blocks, threads>>>(out, 1);
     settle();
-    if (together) {
-        std::printf("ready\n");
-        std::fflush(stdout);
-        std::getchar();
-    }
+    begin_together();
     double value = measured([&](long rounds) {
         for (long at = 0; at < rounds; ++at) {
             CHECK(cudaMemcpyAsync(out, host, bytes, cudaMemcpyHostToDevice));
@@ -776,6 +808,7 @@ const Measurement measurements[] = {
     {"graph100_asked", "us", [] { return graph100(ask_until_over); }},
     {"shared_work", "1/s", shared_work},
     {"fixed_work", "s", fixed_work},
+    {"waiting", "s/s", waiting},
     {"launches", "s", launches},
     {"threads8_rate", "1/s", [] { return of_crews(threads_rate); }},
     {"threads8_tail", "", [] { return of_crews(threads_tail); }},
@@ -794,10 +827,12 @@ int main(int argc, char **argv) {
             managed = std::strtoull(argv[++at], nullptr, 0);
         } else if (!std::strcmp(argv[at], "--count") && at + 1 < argc) {
             count_of_loop = std::strtol(argv[++at], nullptr, 0);
+        } else if (!std::strcmp(argv[at], "--schedule") && at + 1 < argc) {
+            schedule = std::strtoul(argv[++at], nullptr, 0);
         } else if (!std::strcmp(argv[at], "--together")) {
             together = true;
         } else if (argv[at][0] == '-') {
-            std::fprintf(stderr, "usage: overheads [--bulk BYTES] [--managed BYTES] [--count N] [--together] [NAME]...\nnames:");
+            std::fprintf(stderr, "usage: overheads [--bulk BYTES] [--managed BYTES] [--count N] [--schedule FLAG] [--together] [NAME]...\nnames:");
             for (const Measurement &measurement : measurements) {
                 std::fprintf(stderr, " %s", measurement.name);
             }
@@ -807,6 +842,7 @@ int main(int argc, char **argv) {
             wanted.push_back(argv[at]);
         }
     }
+    CHECK(cudaSetDeviceFlags(schedule));
     CHECK(cudaSetDevice(0));
     if (wanted == std::vector<std::string>{"first_result"}) {
         std::printf("{\"name\":\"first_result\",\"unit\":\"s\",\"value\":%.9f}\n", first_result());
@@ -822,6 +858,10 @@ int main(int argc, char **argv) {
             std::printf("{\"name\":\"%s\",\"unit\":\"%s\",\"value\":%.9g}\n", measurement.name, measurement.unit, value);
             std::fflush(stdout);
         }
+    }
+    if (together && wanted == std::vector<std::string>{"waiting"}) {
+        // Whoever measures the host's side does so now.
+        std::getchar();
     }
     CHECK(cudaDeviceReset());
     return 0;

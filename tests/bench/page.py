@@ -212,7 +212,7 @@ def page(data):
         parts += [missed(entries, remarks), ratios(entries, remarks)]
     parts += drawn(data)
     parts += map(table, data.get("tables", []))
-    parts += [numbers(entries, remarks), section("Not measured", map(html.escape, data.get("not_measured", [])))]
+    parts += [numbers(entries, remarks), section("Not measured", [html.escape(name) for name in data.get("not_measured", [])])]
     return document(data["title"], parts)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import harness
@@ -52,6 +53,20 @@ def by_name(answers):
     """The status of each call."""
     return {name: status for status, names in answers.items() for name in names}
 
+# Asks for a limit of its context so often, sets it, and asks as often again.
+ASKS = """
+import ctypes, sys
+cuda, context, value = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_size_t()
+def ask():
+    for _ in range(int(sys.argv[1])):
+        assert cuda.cuCtxGetLimit(ctypes.byref(value), 0) == 0
+    return value.value
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == cuda.cuCtxSetCurrent(context) == 0
+before = ask()
+assert cuda.cuCtxSetLimit(0, ctypes.c_size_t(2 * before)) == 0
+assert ask() == 2 * before
+"""
+
 
 class Contexts(unittest.TestCase):
     """The program over each communicator of one host."""
@@ -83,6 +98,18 @@ class Contexts(unittest.TestCase):
                 )
                 for when, expected in (("without", by_name(WITHOUT)), ("after", by_name(WITHOUT) | by_name(AFTER))):
                     self.assertEqual({name: status for name, status in told[when].items() if status}, expected, when)
+
+    def test_a_limit_crosses_once(self):
+        crossed = []
+        for count in (1, 100):
+            with tempfile.TemporaryDirectory() as folder:
+                stats = os.path.join(folder, "stats.jsonl")
+                command = [sys.executable, "-c", ASKS, str(count)]
+                environment = self.daemon.guest_environment("shm", stats)
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                crossed.append(harness.read_stats(stats)["synchronous"])
+        self.assertEqual(crossed[0], crossed[1])
 
 
 if __name__ == "__main__":

@@ -48,7 +48,6 @@ class Run:
             self.inside = True
         elif words[:2] == ["Loop", "time"]:
             self.inside, self.loop, self.atoms = False, self.loop + float(words[3]), int(words[11])
-            self.parts += 1
         elif self.inside and words and words[0].isdigit():
             self.table.append(words)
             return int(words[0])
@@ -125,14 +124,26 @@ class Job:
                 with open(dump, "rb") as file:
                     done.hash = hashlib.sha256(file.read()).hexdigest()
 
+    @staticmethod
+    def read(process, done, last):
+        """Steps of the rows up to a step's. LAMMPS flushes rows, and nothing after them."""
+        step = None
+        while step != last:
+            line = process.stdout.readline()
+            if not line:
+                raise OSError("LAMMPS has ended")
+            step = done.take(line)
+            if step is not None:
+                yield step
+
     def run(self, environment, on_gpu=True, at=(), move=None):
         """Runs it, and calls `move` as soon as the row of each of some steps is there."""
         done = Run()
         with self.process(environment, on_gpu, done) as process:
             process.stdin.write(RUN.format(steps=self.steps))
             process.stdin.flush()
-            while not done.parts and (line := process.stdout.readline()):
-                if done.take(line) in at:
+            for step in self.read(process, done, self.steps):
+                if step in at:
                     done.moves.append(move())
         return done
 
@@ -147,16 +158,13 @@ class Job:
 
         with self.process(environment, True, done) as process:
             while done.parts < parts or due or (moving and moving.is_alive()):
-                before = done.parts
                 process.stdin.write(RUN.format(steps=self.every))
                 process.stdin.flush()
-                due += before in at
-                if due and not (moving and moving.is_alive()):
-                    due, moving = due - 1, threading.Thread(target=moved)
-                    moving.start()
-                while done.parts == before:
-                    line = process.stdout.readline()
-                    if not line:
-                        raise OSError("LAMMPS has ended")
-                    done.take(line)
+                due += done.parts in at
+                done.parts += 1
+                # The first row: it computes.
+                for _ in self.read(process, done, done.parts * self.every):
+                    if due and not (moving and moving.is_alive()):
+                        due, moving = due - 1, threading.Thread(target=moved)
+                        moving.start()
         return done

@@ -62,15 +62,25 @@ class Relay:
 
     @staticmethod
     def deliver(on_the_way, destination):
-        """Sends each piece when it is due."""
-        data = True
+        """Sends each piece when it is due, together with those that are due by then."""
+        due, data = on_the_way.get()
         while data:
-            due, data = on_the_way.get()
             time.sleep(max(0, due - time.monotonic()))
+            pieces, now = [], time.monotonic()
+            while data and due <= now:
+                pieces.append(data)
+                try:
+                    due, data = on_the_way.get_nowait()
+                except queue.Empty:
+                    due = None
+                    break
             try:
-                if data:
-                    destination.sendall(data)
-                else:
-                    destination.shutdown(socket.SHUT_WR)
+                destination.sendall(b"".join(pieces))
             except OSError:
                 return
+            if due is None:
+                due, data = on_the_way.get()
+        try:
+            destination.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass

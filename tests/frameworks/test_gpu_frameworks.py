@@ -40,7 +40,14 @@ from turns import PACKAGED, a_round, command_of, native, row_of, run
 # Each file of cases, and its first import.
 FILES = {"torch": "torch", "jax": "jax", "cupy": "cupy", "onnx": "onnxruntime", "libraries": "torch", "pairs": "torch"}
 # Titles of their plots.
-TITLES = {"torch": "PyTorch, torchvision and Triton", "jax": "JAX", "cupy": "CuPy", "onnx": "ONNX Runtime", "llama": "llama.cpp", "pairs": "PyTorch on two GPUs"}
+TITLES = {
+    "torch": "PyTorch, torchvision and Triton",
+    "jax": "JAX",
+    "cupy": "CuPy",
+    "onnx": "ONNX Runtime",
+    "llama": "llama.cpp",
+    "pairs": "PyTorch on two GPUs",
+}
 # What --rounds times if nothing is named.
 BENCHMARK = {
     "torch": [

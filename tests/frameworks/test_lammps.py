@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """LAMMPS with its GPU package through paragpu: a Lennard-Jones melt and copper.
 
-usage: test_lammps.py [--device cuda|software]
+usage: test_lammps.py [--device cuda|software] [lj|eam...]
 
 `make lammps` builds it from Debian's source package, with NVIDIA's static runtime
 and PTX. Each benchmark runs on LAMMPS's own CPU code and through every communicator,
@@ -86,11 +86,11 @@ class Test:
 
         def move():
             places.reverse()
-            return places[1].migrate(places[1].sessions()[0]["id"], places[0].socket)
+            return places[1].migrate(session_of(places[1]), places[0].socket)
 
         def home():
             to = f"tcp://{one.addresses['migration']}"
-            return two.migrate(two.sessions()[0]["id"], to, "--communicator", "shm")
+            return two.migrate(session_of(two), to, "--communicator", "shm")
 
         plan = [((part,), move, "shm") for part in (0, 1, 5, 9)]
         plan += [(range(parts), move, "shm"), ((parts // 2,), home, "from tcp to shm")]
@@ -105,6 +105,11 @@ class Test:
             self.held(well, f"{case}, {way}: moved in part {list(at)} of {run.parts}, downtimes {downtimes} ms")
 
 
+def session_of(daemon):
+    """The session that computes: a program may have one for each GPU."""
+    return max(daemon.sessions(), key=lambda session: session["launches"])["id"]
+
+
 def near_and_far(near, far):
     """The environment of a program of `near`'s host that uses `far` over TCP."""
     return {**near.guest_environment("tcp"), "PARAGPU_TCP_ADDRESS": far.addresses["tcp"]}
@@ -114,13 +119,14 @@ def main():
     """Executes the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=sorted(SIZES), default="cuda", help="default cuda")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(lammps.CASES)} (default all)")
     options = parser.parse_args()
     test = Test(options.device)
     with contextlib.ExitStack() as stack:
         trust = harness.certificates(stack.enter_context(tempfile.TemporaryDirectory(prefix="paragpu-trust-")))
         extra = [*harness.as_host(trust), *(lammps.SOFTWARE if options.device == "software" else [])]
         one, two = (stack.enter_context(harness.Daemon(*extra, device=options.device)) for _ in range(2))
-        for case in lammps.CASES:
+        for case in options.cases or lammps.CASES:
             test.compared(case, one)
             test.moved(case, one, two)
         if test.failed:

@@ -18,8 +18,8 @@ from measure import result, say
 PATIENCE = 280
 # Multicast between GPUs is left alone.
 QUIET = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
-# What the guest's packages set.
-PACKAGED = {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_LEVEL": "SYS"}
+# What the guest's packages set, unless the environment does.
+PACKAGED = {name: os.environ.get(name, value) for name, value in (("NCCL_SHM_DISABLE", "1"), ("NCCL_P2P_LEVEL", "SYS"))}
 
 
 def native():

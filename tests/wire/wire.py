@@ -177,6 +177,7 @@ CALLS = {
     0x080A: ("CtxResetPersistingL2Cache", [], ""),
     0x0901: ("HostFuncLaunch", [("stream", "u64"), ("id", "u64")], ""),
     0x0902: ("HostFuncDone", [("id", "u64")], ""),
+    0x0903: ("HostFuncSignal", [("stream", "u64"), ("id", "u64"), ("pair", "u32"), ("value", "u32")], ""),
     0x0A01: ("GraphBegin", [("graph", "u64")], ""),
     0x0A02: ("GraphNodes", [("graph", "u64"), ("first", "u32"), ("nodes", "Bytes")], ""),
     0x0A03: ("GraphInstantiate", [("graph", "u64"), ("nodes", "u32")], ""),

@@ -95,6 +95,8 @@ pub struct Adaptive {
     left: u32,
     /// Of the sleeps.
     forecast: Forecast,
+    /// Whether waits poll at all.
+    polls: bool,
 }
 
 impl Adaptive {
@@ -107,7 +109,13 @@ impl Adaptive {
             penalty: 0,
             left: 0,
             forecast: Forecast::default(),
+            polls: true,
         }
+    }
+
+    /// Sets whether waits poll before they sleep, and around predicted ends.
+    pub fn set_polls(&mut self, polls: bool) {
+        self.polls = polls;
     }
 
     /// When to poll during a sleep until `deadline`, as [`Forecast::window`]; `None` to sleep
@@ -119,13 +127,16 @@ impl Adaptive {
         deadline: Option<Instant>,
     ) -> Option<Range<Instant>> {
         let window = self.forecast.window(began, polled)?;
-        let polls = !self.limit.is_zero() && deadline.is_none_or(|end| window.start < end);
-        polls.then_some(window)
+        let is_in_time = deadline.is_none_or(|end| window.start < end);
+        (self.polls && !self.limit.is_zero() && is_in_time).then_some(window)
     }
 
     /// The polling time of the next wait.
     fn budget(&self) -> Duration {
-        self.budget
+        match self.polls {
+            true => self.budget,
+            false => Duration::ZERO,
+        }
     }
 
     /// Records that polling found a frame.
@@ -144,6 +155,9 @@ impl Adaptive {
     /// `slept`.
     fn slept(&mut self, spin: &Spin, slept: Duration) {
         self.forecast.record(slept);
+        if !self.polls {
+            return;
+        }
         if spin.crowded {
             self.hindered();
         } else if slept > self.limit {
@@ -410,6 +424,53 @@ mod tests {
             let early = Some(began + Duration::from_millis(10));
             assert_eq!(adaptive.window(began, began, early), None);
         }
+    }
+
+    /// What it waits for arrives while it sleeps for the second time.
+    struct Counting {
+        adaptive: Adaptive,
+        polls: u32,
+        sleeps: u32,
+    }
+
+    impl Waiter for Counting {
+        type Found = ();
+
+        fn adaptive(&mut self) -> &mut Adaptive {
+            &mut self.adaptive
+        }
+
+        fn poll(&mut self, spin: &mut Spin) -> Result<Waited<()>, Error> {
+            while spin.again() {
+                self.polls += 1;
+            }
+            Ok(Waited::Late)
+        }
+
+        fn sleep(&mut self, deadline: Option<Instant>) -> Result<Waited<()>, Error> {
+            self.sleeps += 1;
+            Ok(deadline.map_or(Waited::Found(()), |_| Waited::Late))
+        }
+    }
+
+    #[test]
+    fn a_wait_that_must_not_poll_only_sleeps() {
+        let mut waiter = Counting {
+            adaptive: Adaptive::new(Polling::default()),
+            polls: 0,
+            sleeps: 0,
+        };
+        let forecast = Duration::from_millis(1);
+        waiter.adaptive.forecast.record(forecast);
+        waiter.adaptive.set_polls(false);
+        for wait in 1..=3 {
+            assert_eq!(waiter.wait(None).unwrap(), Waited::Found(()));
+            assert_eq!((waiter.polls, waiter.sleeps), (0, wait));
+        }
+        waiter.adaptive.set_polls(true);
+        waiter.wait(None).unwrap();
+        assert_ne!(waiter.polls, 0);
+        assert_eq!(waiter.sleeps, 5, "before and after the predicted end");
     }
 
     #[test]

@@ -162,6 +162,9 @@ pub trait Receiver: Send {
     /// Moves the landed part of an incomplete frame back into the receiver's buffer.
     fn recall(&mut self, _landing: &dyn Landing) {}
 
+    /// Sets whether waits poll before they sleep. They do at first.
+    fn set_polls(&mut self, polls: bool);
+
     /// Bytes of an incomplete frame that were already read from the connection. A receiver
     /// that takes over the connection begins with them.
     fn unfinished(&self) -> Vec<u8> {

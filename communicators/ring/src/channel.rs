@@ -507,6 +507,10 @@ impl<R: Region + 'static> Receiver for RingReceiver<R> {
         }
     }
 
+    fn set_polls(&mut self, polls: bool) {
+        self.adaptive.set_polls(polls);
+    }
+
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::new(RingWaker {
             channel: Arc::downgrade(&self.channel),

@@ -468,6 +468,10 @@ impl Receiver for StreamReceiver {
         }
     }
 
+    fn set_polls(&mut self, polls: bool) {
+        self.adaptive.set_polls(polls);
+    }
+
     fn unfinished(&self) -> Vec<u8> {
         self.parser.unread().to_vec()
     }

@@ -97,10 +97,13 @@ impl Events {
     /// # Errors
     /// The error of failed work.
     pub fn synchronize(&self, event: &Event) -> Result<()> {
-        self.wait(event, || {
-            self.link.call(&EventSynchronize {
-                event: event.handle(),
-            })
+        let call = EventSynchronize {
+            event: event.handle(),
+        };
+        let sleeps = event.flags() & BLOCKING_SYNC != 0;
+        self.wait(event, || match sleeps {
+            true => self.link.call_asleep(&call),
+            false => self.link.call(&call),
         })
     }
 

@@ -1,21 +1,24 @@
 //! Host functions: functions of the program that run in stream order
 //! (cuLaunchHostFunc).
 //!
-//! While some are outstanding, one thread reads frames, so that requests of the host are
-//! received although no thread waits. Another thread runs the functions, so that a
-//! function that blocks does not stop the reading.
+//! One thread runs the functions. If the GPU can announce them in words that it shares with
+//! the guest ([`crate::host_words`]), that thread polls these while functions are outstanding,
+//! and naps if it takes long. Otherwise the host asks for them by frames. While such functions
+//! are outstanding, another thread reads frames, so that requests of the host are received
+//! although no thread waits, and a function that blocks does not stop the reading.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
 
-use paragpu_communicator::Spin;
-use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch};
+use paragpu_communicator::{Spin, Wait};
+use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch, HostFuncSignal};
 use parking_lot::{Condvar, Mutex};
 
 use crate::connection::Link;
 use crate::error::Result;
+use crate::host_words::{HostWords, Place};
 use crate::objects::graph::HostRun;
 use crate::objects::stream::Stream;
 use crate::progress::Progress;
@@ -45,6 +48,8 @@ struct Waiting {
     /// complete when it runs. 0 until it is posted.
     progress: Arc<Progress>,
     position: u64,
+    /// The GPU announces it.
+    is_announced: bool,
 }
 
 /// A host function of a graph.
@@ -67,13 +72,61 @@ struct Launched {
 
 struct Shared {
     link: Arc<Link>,
+    streams: Arc<Streams>,
     shadows: Arc<Shadows>,
     functions: Mutex<HashMap<u64, Waiting>>,
     /// Those of graphs, which run at each launch.
     kept: Mutex<HashMap<u64, GraphFunction>>,
-    outstanding: Mutex<usize>,
+    /// Those that the GPU announces.
+    words: Mutex<HostWords>,
+    /// Held while one of them gets its place and is posted.
+    order: Mutex<()>,
+    /// The host has asked for one that the GPU should have announced.
+    cannot_announce: AtomicBool,
+    /// Functions that have not run yet.
+    outstanding: AtomicUsize,
+    /// Those for which the host asks.
+    asked: Mutex<usize>,
     changed: Condvar,
+    inbox: Inbox,
     next: AtomicU64,
+}
+
+/// What the thread that runs the functions waits for.
+#[derive(Default)]
+struct Inbox {
+    /// Functions that the host has asked for.
+    ids: Mutex<VecDeque<u64>>,
+    /// Number of launches and requests.
+    events: AtomicU64,
+    /// The thread sleeps, or is about to.
+    is_asleep: AtomicBool,
+    woken: Condvar,
+}
+
+impl Inbox {
+    /// Records a launch or a request, after everything that the thread needs for it.
+    fn tell(&self) {
+        // Sequentially consistent with `sleep`: either that sees the event, or this sees it sleep.
+        self.events.fetch_add(1, Ordering::SeqCst);
+        if self.is_asleep.load(Ordering::SeqCst) {
+            drop(self.ids.lock());
+            self.woken.notify_one();
+        }
+    }
+
+    /// Sleeps until there are other events than `seen`, or for `most`.
+    fn sleep(&self, seen: u64, most: Option<Duration>) {
+        let mut ids = self.ids.lock();
+        self.is_asleep.store(true, Ordering::SeqCst);
+        if self.events.load(Ordering::SeqCst) == seen {
+            match most {
+                Some(most) => drop(self.woken.wait_for(&mut ids, most)),
+                None => self.woken.wait(&mut ids),
+            }
+        }
+        self.is_asleep.store(false, Ordering::Relaxed);
+    }
 }
 
 impl std::fmt::Debug for Shared {
@@ -82,16 +135,27 @@ impl std::fmt::Debug for Shared {
     }
 }
 
+/// Polls of the words between two of the connection.
+const POLLS_PER_RECEIVE: u32 = 64;
+/// A nap lasts for this part of the time already waited, within these limits.
+const NAP: (u32, Duration, Duration) = (64, Duration::from_micros(20), Duration::from_micros(500));
+
 impl HostFunctions {
     pub(crate) fn new(link: Arc<Link>, streams: Arc<Streams>, shadows: Arc<Shadows>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 link: Arc::clone(&link),
+                streams: Arc::clone(&streams),
                 shadows,
                 functions: Mutex::new(HashMap::new()),
                 kept: Mutex::new(HashMap::new()),
-                outstanding: Mutex::new(0),
+                words: Mutex::default(),
+                order: Mutex::default(),
+                cannot_announce: AtomicBool::new(false),
+                outstanding: AtomicUsize::new(0),
+                asked: Mutex::new(0),
                 changed: Condvar::new(),
+                inbox: Inbox::default(),
                 next: AtomicU64::new(1),
             }),
             link,
@@ -102,63 +166,120 @@ impl HostFunctions {
 
     /// Host functions that have not run yet.
     pub(crate) fn outstanding(&self) -> usize {
-        *self.shared.outstanding.lock()
+        self.shared.outstanding.load(Ordering::Acquire)
     }
 
     fn start(&self) {
         self.started.call_once(|| {
-            let (sender, ids) = channel::<u64>();
-            self.report(sender);
             let shared = Arc::clone(&self.shared);
-            spawn("paragpu-host", move || {
-                while let Some(id) = shared.next_id(&ids) {
-                    shared.run(id);
-                }
-            });
+            self.link.on_host_function(Box::new(move |id| {
+                shared.inbox.ids.lock().push_back(id);
+                shared.inbox.tell();
+            }));
+            let shared = Arc::clone(&self.shared);
+            spawn("paragpu-host", move || shared.serve());
             let shared = Arc::clone(&self.shared);
             spawn("paragpu-reader", move || shared.read());
         });
     }
-
-    fn report(&self, sender: Sender<u64>) {
-        let sender = Mutex::new(sender);
-        self.shared.link.on_host_function(Box::new(move |id| {
-            let _ = sender.lock().send(id);
-        }));
-    }
 }
 
 impl Shared {
-    /// The next function to run. While more are outstanding, this polls before it
-    /// sleeps: the stream stalls until this thread is awake.
-    fn next_id(&self, ids: &Receiver<u64>) -> Option<u64> {
-        let more = *self.outstanding.lock() > 0;
-        let mut spin = Spin::new(self.link.spin(), None);
-        while more && spin.again() {
-            match ids.try_recv() {
-                Err(TryRecvError::Empty) => {}
-                found => return found.ok(),
+    /// Runs the functions. Between two, this polls before it sleeps: the stream stalls until
+    /// this thread is awake, and a launch would have to wake it.
+    fn serve(&self) {
+        let mut expected = Vec::new();
+        let mut polls = 0_u32;
+        loop {
+            let seen = self.inbox.events.load(Ordering::SeqCst);
+            while self.run_next(&mut expected) {}
+            let began = Instant::now();
+            let mut spin = Spin::new(self.link.spin(), None);
+            loop {
+                if self.inbox.events.load(Ordering::SeqCst) != seen || self.announced(&expected) {
+                    break;
+                }
+                polls = polls.wrapping_add(1);
+                if polls.is_multiple_of(POLLS_PER_RECEIVE) && !expected.is_empty() {
+                    // A host that cannot have the GPU announce a function asks for it.
+                    self.link.drain(Wait::Poll);
+                }
+                if spin.again() {
+                    continue;
+                }
+                // Without a host, nothing is announced any more.
+                let expects = !expected.is_empty() && self.link.check().is_ok();
+                let (part, least, most) = NAP;
+                let nap = expects.then(|| (began.elapsed() / part).clamp(least, most));
+                self.inbox.sleep(seen, nap);
+                if expects {
+                    self.link.drain(Wait::Poll);
+                }
             }
         }
-        ids.recv().ok()
     }
 
-    fn run(&self, id: u64) {
+    /// Whether the GPU has reached one of these functions.
+    fn announced(&self, expected: &[Place]) -> bool {
+        let window = self.streams.words();
+        window.is_some_and(|window| expected.iter().any(|place| place.is_reached(window)))
+    }
+
+    /// Runs a function whose turn has come. If there is none, returns false and, in
+    /// `expected`, those that the GPU announces next.
+    fn run_next(&self, expected: &mut Vec<Place>) -> bool {
+        let asked_for = self.inbox.ids.lock().pop_front();
+        if let Some(id) = asked_for {
+            self.run(id, None);
+            return true;
+        }
+        let mut words = self.words.lock();
+        expected.clear();
+        expected.extend(words.next());
+        let window = self.streams.words();
+        let reached = window.and_then(|window| expected.iter().find(|it| it.is_reached(window)));
+        let Some(&place) = reached else {
+            return false;
+        };
+        let id = words.take(place);
+        drop(words);
+        if let Some(id) = id {
+            self.run(id, Some(place));
+        }
+        true
+    }
+
+    /// Runs a function that the GPU announced at `place`, or that the host asked for.
+    fn run(&self, id: u64, place: Option<Place>) {
         let waiting = self.functions.lock().remove(&id);
         let Some(waiting) = waiting.or_else(|| self.next_launch(id)) else {
             return;
         };
+        if waiting.is_announced && place.is_none() {
+            self.words.lock().forget(id);
+            self.cannot_announce.store(true, Ordering::Relaxed);
+        }
         // If this fails, every later call fails as well and reports it.
         waiting.progress.finish(waiting.position.saturating_sub(1));
         let _ = self.shadows.pull();
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(waiting.function));
         let _ = self.shadows.after_function();
-        let _ = self.link.post(&HostFuncDone { id });
-        let _ = self.link.flush();
-        let mut outstanding = self.outstanding.lock();
-        *outstanding = outstanding.saturating_sub(1);
-        if *outstanding == 0 {
-            drop(outstanding);
+        match (place, self.streams.words()) {
+            // What the function wrote is where the GPU reads it.
+            (Some(place), Some(window)) if !self.shadows.are_apart() => place.finish(window),
+            _ => {
+                let _ = self.link.post(&HostFuncDone { id });
+                let _ = self.link.flush();
+            }
+        }
+        self.outstanding.fetch_sub(1, Ordering::AcqRel);
+        if waiting.is_announced {
+            return;
+        }
+        let mut asked = self.asked.lock();
+        *asked = asked.saturating_sub(1);
+        if *asked == 0 {
+            drop(asked);
             // A thread that waits for a reply may now read frames itself.
             self.link.wake_reader();
         }
@@ -180,21 +301,36 @@ impl Shared {
             function: Box::new(move || run()),
             progress,
             position,
+            is_announced: false,
         })
     }
 
     fn read(&self) {
         loop {
-            let mut outstanding = self.outstanding.lock();
-            while *outstanding == 0 {
-                self.changed.wait(&mut outstanding);
+            let mut asked = self.asked.lock();
+            while *asked == 0 {
+                self.changed.wait(&mut asked);
             }
-            drop(outstanding);
-            self.link.read_while(|| *self.outstanding.lock() > 0);
+            drop(asked);
+            self.link.read_while(|| *self.asked.lock() > 0);
             if self.link.check().is_err() {
                 return;
             }
         }
+    }
+}
+
+impl Shared {
+    /// Counts functions for which the host will ask.
+    fn expect(&self, count: usize) {
+        self.outstanding.fetch_add(count, Ordering::AcqRel);
+        *self.asked.lock() += count;
+    }
+
+    /// Takes back what [`expect`](Self::expect) counted.
+    fn unexpect(&self, count: usize) {
+        self.outstanding.fetch_sub(count, Ordering::AcqRel);
+        *self.asked.lock() -= count;
     }
 }
 
@@ -238,7 +374,7 @@ impl HostFunctions {
     ) -> Result<u64> {
         self.start();
         let shared = &self.shared;
-        *shared.outstanding.lock() += ids.len();
+        shared.expect(ids.len());
         let posted = {
             // The lock is held until the position is known, so that they run only then.
             let mut all = shared.kept.lock();
@@ -257,7 +393,7 @@ impl HostFunctions {
             posted
         };
         if posted.is_err() {
-            *shared.outstanding.lock() -= ids.len();
+            shared.unexpect(ids.len());
         }
         shared.changed.notify_all();
         posted
@@ -276,35 +412,68 @@ impl HostFunctions {
         self.start();
         let shared = &self.shared;
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting {
+        let mut waiting = Waiting {
             function,
             progress: Arc::clone(stream.progress()),
             position: 0,
+            is_announced: true,
         };
-        *shared.outstanding.lock() += 1;
-        let posted = {
-            // The lock is held until the position is known, so that it runs only then.
-            let mut functions = shared.functions.lock();
-            functions.insert(id, waiting);
-            let posted = self.streams.post_work(
-                stream,
-                &HostFuncLaunch {
-                    stream: stream.handle(),
+        let handle = stream.handle();
+        if shared.can_announce() {
+            // Functions of a stream are posted in the order of their places. The lock of the
+            // places is not held meanwhile: the host may have no room for the call until an
+            // earlier function has run.
+            let _order = shared.order.lock();
+            let place = shared.words.lock().place(handle, id);
+            if let Some(Place { pair, value }) = place {
+                let call = HostFuncSignal {
+                    stream: handle,
                     id,
-                },
-            );
-            match (&posted, functions.get_mut(&id)) {
-                (Ok(position), Some(waiting)) => waiting.position = *position,
-                _ => {
-                    functions.remove(&id);
+                    pair,
+                    value,
+                };
+                shared.outstanding.fetch_add(1, Ordering::AcqRel);
+                let posted = shared.insert(id, waiting, || self.streams.post_signal(stream, &call));
+                if posted.is_err() {
+                    shared.words.lock().forget(id);
+                    shared.outstanding.fetch_sub(1, Ordering::AcqRel);
                 }
+                shared.inbox.tell();
+                return posted.and_then(|_| self.link.flush());
             }
-            posted
-        };
+        }
+        waiting.is_announced = false;
+        shared.expect(1);
+        let call = HostFuncLaunch { stream: handle, id };
+        let posted = shared.insert(id, waiting, || self.streams.post_work(stream, &call));
         if posted.is_err() {
-            *shared.outstanding.lock() -= 1;
+            shared.unexpect(1);
         }
         shared.changed.notify_all();
         posted.and_then(|_| self.link.flush())
+    }
+}
+
+impl Shared {
+    /// Whether the GPU may announce functions: this side must poll for that.
+    fn can_announce(&self) -> bool {
+        !self.cannot_announce.load(Ordering::Relaxed)
+            && !self.link.spin().is_zero()
+            && self.streams.words().is_some()
+    }
+
+    /// Stores a function that `post` posts.
+    fn insert(&self, id: u64, waiting: Waiting, post: impl FnOnce() -> Result<u64>) -> Result<u64> {
+        // The lock is held until the position is known, so that it runs only then.
+        let mut functions = self.functions.lock();
+        functions.insert(id, waiting);
+        let posted = post();
+        match (&posted, functions.get_mut(&id)) {
+            (Ok(position), Some(waiting)) => waiting.position = *position,
+            _ => {
+                functions.remove(&id);
+            }
+        }
+        posted
     }
 }

@@ -36,6 +36,7 @@ mod handles;
 pub mod host;
 pub mod host_function;
 mod host_view;
+mod host_words;
 mod image_hash;
 mod junction;
 pub mod launch;

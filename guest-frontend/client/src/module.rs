@@ -403,30 +403,35 @@ impl Modules {
     }
 
     /// cuOccupancyMaxActiveClusters: the number of clusters of `cluster` blocks that can
-    /// run at the same time.
+    /// run at the same time. The host is queried once for the same launch.
     ///
     /// # Errors
     /// Errors of the host's driver.
     pub fn occupancy_clusters(&self, function: &Function, launch: &Shape) -> Result<i32> {
-        self.link.call(&OccupancyClusters {
-            function: function.handle(),
-            grid: launch.grid,
-            block: launch.block,
-            dynamic_shared: launch.dynamic_shared,
-            cluster: launch.cluster,
+        function.clusters.get(launch.of_clusters(), || {
+            self.link.call(&OccupancyClusters {
+                function: function.handle(),
+                grid: launch.grid,
+                block: launch.block,
+                dynamic_shared: launch.dynamic_shared,
+                cluster: launch.cluster,
+            })
         })
     }
 
-    /// cuOccupancyMaxPotentialClusterSize: the largest cluster for such a launch.
+    /// cuOccupancyMaxPotentialClusterSize: the largest cluster for such a launch. The host
+    /// is queried once for the same launch.
     ///
     /// # Errors
     /// Errors of the host's driver.
     pub fn occupancy_cluster_size(&self, function: &Function, launch: &Shape) -> Result<i32> {
-        self.link.call(&OccupancyClusterSize {
-            function: function.handle(),
-            grid: launch.grid,
-            block: launch.block,
-            dynamic_shared: launch.dynamic_shared,
+        function.cluster_size.get(launch.of_clusters(), || {
+            self.link.call(&OccupancyClusterSize {
+                function: function.handle(),
+                grid: launch.grid,
+                block: launch.block,
+                dynamic_shared: launch.dynamic_shared,
+            })
         })
     }
 

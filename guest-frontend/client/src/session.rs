@@ -470,6 +470,12 @@ impl Session {
         self.device.snapshot()
     }
 
+    /// Sets whether threads that wait for the device sleep at once, without polling
+    /// (CU_CTX_SCHED_BLOCKING_SYNC). Other threads yield the processor while they poll.
+    pub fn set_waits_sleep(&self, sleep: bool) {
+        self.link.set_sleeps(sleep);
+    }
+
     /// Success, or the error that every call returns from now on.
     ///
     /// # Errors

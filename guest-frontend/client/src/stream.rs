@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use paragpu_communicator::Window;
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::handle::{EventHandle, GreenHandle, StreamHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ContextSynchronize, GraphLaunch, GreenStreamCreate, HostFuncLaunch, Launch, StreamCreate,
-    StreamDestroy, StreamQuery, StreamSetAttribute, StreamSynchronize, StreamWaitEvent,
+    ContextSynchronize, EventCreate, EventRecord, EventSynchronize, GraphLaunch, GreenStreamCreate,
+    HostFuncLaunch, HostFuncSignal, Launch, StreamCreate, StreamDestroy, StreamQuery,
+    StreamSetAttribute, StreamSynchronize, StreamWaitEvent,
 };
 use parking_lot::Mutex;
 
@@ -19,7 +21,7 @@ use crate::error::Result;
 use crate::handles::Handles;
 use crate::objects::capture::{self, Mode};
 use crate::objects::edge::Dependency;
-use crate::objects::event::Event;
+use crate::objects::event::{BLOCKING_SYNC, DISABLE_TIMING, Event};
 use crate::objects::graph::Graph;
 use crate::objects::junction::Junction;
 use crate::objects::preference::{Limits, Value, bytes_of};
@@ -59,6 +61,8 @@ pub struct Streams {
     window: Arc<PinnedWindow>,
     /// User objects of destroyed graphs.
     retired: Retired,
+    /// Unused events for waits that sleep.
+    alarms: Mutex<Vec<EventHandle>>,
 }
 
 /// The positions that are complete once a wait that begins now has ended.
@@ -94,6 +98,7 @@ impl Streams {
             junction: Junction::default(),
             window,
             retired: Retired::default(),
+            alarms: Mutex::default(),
             legacy,
         }
     }
@@ -150,6 +155,19 @@ impl Streams {
             self.unordered.post(position);
         }
         self.progress.post(position);
+    }
+
+    /// Posts a host function as a call that the device executes by itself.
+    pub(crate) fn post_signal(&self, stream: &Stream, call: &HostFuncSignal) -> Result<u64> {
+        self.before_work(stream)?;
+        let number = HostFuncLaunch::INFO.number;
+        let note = |position| self.note_work(stream, number, position);
+        self.link.post_and(call, None, note)
+    }
+
+    /// The words that host and guest share, if the session is on a host that shares them.
+    pub(crate) fn words(&self) -> Option<&Window> {
+        self.window.words()
     }
 
     /// The number of the calling thread's launch word, if the host asks threads to wait for
@@ -234,25 +252,50 @@ impl Streams {
         Ok(self.progress.posted() <= self.progress.complete())
     }
 
-    /// The only stream with work that is not known to be complete, if there is only one.
-    fn sole_busy_stream(&self) -> Option<StreamHandle> {
+    /// The streams with work that is not known to be complete.
+    fn busy_streams(&self) -> Vec<StreamHandle> {
         let complete = self.progress.complete();
-        if self.orphans.posted() > complete {
-            return None;
-        }
         let live = self.live.lock();
-        let mut busy = live
-            .iter()
-            .filter(|stream| is_busy(stream.progress(), complete));
-        let stream = busy.next()?;
-        busy.next().is_none().then_some(stream.handle())
+        let busy = live.iter();
+        busy.filter(|stream| is_busy(stream.progress(), complete))
+            .map(|stream| stream.handle())
+            .collect()
     }
 
     /// Waits until the stream's work is complete, by polling a shared word or by a call.
     fn await_work(&self, stream: StreamHandle, by_call: impl FnOnce() -> Result<()>) -> Result<()> {
         match self.window.words() {
+            _ if self.link.sleeps() => self.sleep_until_done(stream),
             Some(words) if self.link.await_signal(words, stream)? => Ok(()),
             _ => by_call(),
+        }
+    }
+
+    /// Sleeps until the stream's work is complete, by an event of whose kind the host knows that
+    /// its waits sleep.
+    fn sleep_until_done(&self, stream: StreamHandle) -> Result<()> {
+        let unused = self.alarms.lock().pop();
+        let event = match unused {
+            Some(event) => event,
+            None => {
+                let event = EventHandle(self.handles.next());
+                let flags = BLOCKING_SYNC | DISABLE_TIMING;
+                self.link.post(&EventCreate { event, flags })?;
+                event
+            }
+        };
+        let recorded = self.link.post(&EventRecord { event, stream });
+        let waited = recorded.and_then(|_| self.link.call_asleep(&EventSynchronize { event }));
+        self.alarms.lock().push(event);
+        waited
+    }
+
+    /// Sleeps until the stream's work is complete, if waits sleep: for calls that wait for more
+    /// than work.
+    pub(crate) fn sleep_before_waiting(&self, stream: &Stream) -> Result<()> {
+        match self.link.sleeps() && !self.is_known_idle(stream) {
+            true => self.sleep_until_done(stream.handle()),
+            false => Ok(()),
         }
     }
 
@@ -287,9 +330,16 @@ impl Streams {
         let posted = self.progress.posted();
         if posted > self.progress.complete() {
             let by_call = || self.link.call(&ContextSynchronize {});
-            match self.sole_busy_stream() {
-                Some(stream) => self.await_work(stream, by_call)?,
-                None => by_call()?,
+            let has_orphans = self.orphans.posted() > self.progress.complete();
+            match *self.busy_streams() {
+                [stream] if !has_orphans => self.await_work(stream, by_call)?,
+                ref busy => {
+                    if self.link.sleeps() {
+                        busy.iter()
+                            .try_for_each(|&stream| self.sleep_until_done(stream))?;
+                    }
+                    by_call()?;
+                }
             }
             self.progress.finish(posted);
             self.sweep();

@@ -138,11 +138,28 @@ fn questions_do_not_cross() {
         .modules()
         .occupancy_blocks(&function, 64, 0, 0)
         .unwrap();
+    let launch = Shape {
+        grid: [2, 1, 1],
+        block: [64, 1, 1],
+        cluster: [2, 1, 1],
+        ..Shape::default()
+    };
+    let clusters = session.modules().occupancy_clusters(&function, &launch);
+    let cluster_size = session.modules().occupancy_cluster_size(&function, &launch);
+    assert!(clusters.is_ok() && cluster_size.is_ok());
     session.events().record(&event, &stream).unwrap();
     session.streams().synchronize(&stream).unwrap();
     let address = session.memory().allocate(1).unwrap();
     let before = worker.synchronous();
     for _ in 0..1000 {
+        assert_eq!(
+            session.modules().occupancy_clusters(&function, &launch),
+            clusters
+        );
+        assert_eq!(
+            session.modules().occupancy_cluster_size(&function, &launch),
+            cluster_size
+        );
         assert_eq!(session.snapshot().unwrap().attribute(16), processors);
         assert_eq!(function.attribute(0), Some(512));
         assert_eq!(

@@ -11,7 +11,7 @@ use paragpu_protocol::table;
 
 use crate::current;
 use crate::sys::boundary::Out;
-use crate::sys::{Result, context, event, module};
+use crate::sys::{Result, event, module};
 
 /// A call to be sent. It goes to the session of the objects in its arguments, or, without
 /// any, to that of the thread's context.
@@ -57,8 +57,6 @@ pub mod kind {
 
     /// An event with timing.
     pub struct TimedEvent;
-    /// A limit of a context.
-    pub struct Limit;
     /// An enumeration of CUDA.
     pub struct Enumeration;
     /// A kernel.
@@ -102,15 +100,6 @@ impl WireParameter for kind::CUmodule {
         let module = module::inner(&found)?;
         crossing.names(module.session)?;
         Ok(module.object.handle())
-    }
-}
-
-impl WireParameter for kind::Limit {
-    type C = c_int;
-    type Wire = u32;
-
-    fn cross(passed: c_int, _: &mut Crossing) -> Result<u32> {
-        context::known_limit(passed)
     }
 }
 

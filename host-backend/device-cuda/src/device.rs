@@ -151,7 +151,7 @@ struct Bound {
 pub struct CudaDevice {
     pub(crate) memory: Memory,
     pub(crate) streams: Table<Arc<OpenStream>>,
-    pub(crate) events: Table<Event>,
+    pub(crate) events: Table<Arc<Event>>,
     pub(crate) modules: Table<LoadedModule>,
     pub(crate) functions: Table<Arc<Kernel>>,
     pub(crate) arrays: Table<Array>,
@@ -253,7 +253,7 @@ impl CudaDevice {
     }
 
     /// Records an event after all work submitted so far to each stream.
-    fn fence(&self) -> Result<Vec<Event>> {
+    fn fence(&self) -> Result<Vec<Arc<Event>>> {
         let legacy = Stream::LEGACY;
         std::iter::once(&legacy)
             .chain(self.streams.values().map(|open| &open.stream))

@@ -19,6 +19,7 @@ mod platform;
 mod retired;
 mod sys;
 mod table;
+mod watchers;
 
 pub use platform::CudaPlatform;
 pub use sys::reservations::are_placed as reservations_are_placed;

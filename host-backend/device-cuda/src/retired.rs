@@ -3,6 +3,8 @@
 //! CUDA waits for that work in the call that frees the resource. A worker must not wait,
 //! because a host function in that work may be waiting for the worker.
 
+use std::sync::Arc;
+
 use paragpu_device::Result;
 
 use crate::sys::{Array, Context, Event, Graph, Module};
@@ -42,7 +44,7 @@ impl Leaving {
 /// An object to be released when the events are complete.
 struct Retired {
     what: Leaving,
-    after: Vec<Event>,
+    after: Vec<Arc<Event>>,
 }
 
 /// The objects that wait for their release.
@@ -53,7 +55,7 @@ pub struct Retirement {
 
 impl Retirement {
     /// Frees `what` when the events `after` are complete.
-    pub fn add(&mut self, what: Leaving, after: Vec<Event>) {
+    pub fn add(&mut self, what: Leaving, after: Vec<Arc<Event>>) {
         self.waiting.push(Retired { what, after });
     }
 

@@ -44,7 +44,7 @@ impl Session {
 
     fn reached(&mut self, pending: &mut Pending) -> Outcome<bool> {
         Ok(match &mut pending.goal {
-            Goal::Event(event) => self.gpu.event_query(*event)?,
+            Goal::Event(event, _) => self.gpu.event_query(*event)?,
             Goal::Fence(fence) => fence.passed(&mut self.gpu)?,
             Goal::Token(token) => !self.copies.tokens.is_in_flight(*token),
             Goal::CopyOut(copy) => {

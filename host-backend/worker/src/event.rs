@@ -35,7 +35,14 @@ impl Objects {
             replies.forward_output(gpu)?;
             return Ok(Progress::Now);
         }
-        Ok(Progress::Later(Goal::Event(event), Continuation::Reply))
+        let watch = match self.events.is_slept_for(call.event)? {
+            true => replies.completion.watch(gpu, event)?,
+            false => None,
+        };
+        Ok(Progress::Later(
+            Goal::Event(event, watch),
+            Continuation::Reply,
+        ))
     }
 
     pub(crate) fn event_query(

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use paragpu_device::Work;
-use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch};
+use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch, HostFuncSignal};
 
 use crate::error::Outcome;
+use crate::session::copies::Copies;
 use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
 use crate::session::objects::Objects;
@@ -23,6 +24,33 @@ impl Objects {
         }
         let streams = &mut self.streams;
         streams.follow(gpu, Blocker::Function(id));
+        Ok(())
+    }
+
+    /// Has the stream itself ask for the function, if the device can.
+    pub(crate) fn host_func_signal(
+        &mut self,
+        gpu: &mut Gpu,
+        copies: &mut Copies,
+        call: &HostFuncSignal,
+    ) -> Outcome<()> {
+        let HostFuncSignal {
+            stream,
+            id,
+            pair,
+            value,
+        } = *call;
+        let Some(pair) = copies.tokens.pair(gpu, pair) else {
+            return self.host_func_launch(gpu, &HostFuncLaunch { stream, id });
+        };
+        let stream = self.streams.for_work(gpu, stream)?;
+        let operations = pair.operations(value);
+        self.host_functions.queue_signalled(id, pair, value)?;
+        if let Err(error) = gpu.submit(&Work::Memory(operations[..].into()), stream) {
+            self.host_functions.remove(id);
+            return Err(error.into());
+        }
+        self.streams.follow(gpu, Blocker::Function(id));
         Ok(())
     }
 

@@ -219,7 +219,7 @@ impl Session {
     /// Receives calls early while a host function runs: its completion may be among
     /// them.
     pub(crate) fn take_early(&mut self, receiver: &mut dyn Receiver) -> Result<(), SessionEnd> {
-        if !self.objects.host_functions.are_running() {
+        if !self.objects.host_functions.need_report() {
             return Ok(());
         }
         self.recall(receiver);

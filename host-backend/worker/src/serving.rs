@@ -44,7 +44,7 @@ impl Session {
     /// Serves the session until it ends, and closes the connection. The device's
     /// resources are freed when the process exits.
     pub fn serve(&mut self, mut receiver: Box<dyn Receiver>) -> SessionEnd {
-        self.transfer.orders().set_waker(receiver.waker());
+        self.set_waker(receiver.as_ref());
         let end = loop {
             let turned = match self.turn(receiver.as_mut()) {
                 Ok(()) => self.carry_out_orders(receiver.as_mut()),
@@ -64,7 +64,7 @@ impl Session {
                     }
                     match self.resume(error) {
                         Ok(next) => {
-                            self.transfer.orders().set_waker(next.waker());
+                            self.set_waker(next.as_ref());
                             receiver = next;
                         }
                         Err(end) => break end,
@@ -86,6 +86,12 @@ impl Session {
         let _ = self.replies.link.sender().flush();
         self.replies.link.sender().close();
         end
+    }
+
+    /// Sets the receiver whose waits orders and watches interrupt.
+    fn set_waker(&self, receiver: &dyn Receiver) {
+        self.transfer.orders().set_waker(receiver.waker());
+        self.replies.completion.set_waker(receiver.waker());
     }
 
     /// Whether the guest said goodbye before the connection was lost. A guest that
@@ -222,7 +228,10 @@ impl Session {
         // No call is pending. The next call or an order (`Orders::set_waker`) wakes
         // this thread.
         let quiet = self.replies.completion.is_empty() && self.copies.tokens.is_empty();
+        let is_watched = self.copies.tokens.is_empty() && self.replies.completion.is_watched();
+        receiver.set_polls(quiet || !is_watched);
         let mut wait = match quiet {
+            _ if is_watched && !quiet => Wait::Forever,
             true if self
                 .replies
                 .completion

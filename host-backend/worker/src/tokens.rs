@@ -7,12 +7,15 @@ use std::sync::Arc;
 use paragpu_communicator::Window;
 use paragpu_device::{Error, MemoryOperation, StreamId, Word, Work};
 use paragpu_protocol::handle::StreamHandle;
-use paragpu_protocol::layout::{BULK_TOKEN_BYTES, BULK_TOKEN_FAILED, BULK_TOKENS};
+use paragpu_protocol::layout::{
+    BULK_TOKEN_BYTES, BULK_TOKEN_FAILED, BULK_TOKENS, HOST_FUNCTION_PAIRS, host_function_word,
+};
 use paragpu_protocol::status::Status;
 
 use crate::error::{Outcome, fail};
 use crate::session::errors::Deferred;
 use crate::session::gpu::Gpu;
+use crate::session::host_function::Pair;
 use crate::session::stream::{StreamWait, Streams};
 use crate::sys::words;
 
@@ -163,19 +166,10 @@ impl Tokens {
         stream: StreamId,
         token: u32,
     ) -> Result<bool, Error> {
-        let Some(window) = &self.window else {
+        let Some(window) = self.reached(gpu) else {
             return Ok(false);
         };
         let words = window.address();
-        if self.reach == Reach::Untried {
-            // A device that computes here is polled just as early.
-            let reached =
-                !gpu.computes_on_host() && gpu.host_register(words, BULK_TOKEN_BYTES).is_ok();
-            self.reach = if reached { Reach::Yes } else { Reach::No };
-        }
-        if self.reach == Reach::No {
-            return Ok(false);
-        }
         let clear = [MemoryOperation::Write {
             word: Word {
                 address: words + u64::from(token - 1) * 4,
@@ -186,6 +180,29 @@ impl Tokens {
         }];
         gpu.submit(&Work::Memory(clear[..].into()), stream)?;
         Ok(true)
+    }
+
+    /// The window, if the device can access its words.
+    fn reached(&mut self, gpu: &mut Gpu) -> Option<&Arc<Window>> {
+        let window = self.window.as_ref()?;
+        if self.reach == Reach::Untried {
+            let words = window.address();
+            // A device that computes here is polled just as early.
+            let reached =
+                !gpu.computes_on_host() && gpu.host_register(words, BULK_TOKEN_BYTES).is_ok();
+            self.reach = if reached { Reach::Yes } else { Reach::No };
+        }
+        (self.reach == Reach::Yes).then_some(window)
+    }
+
+    /// A pair of words by which device and guest agree on host functions, if the device can
+    /// access them.
+    pub(crate) fn pair(&mut self, gpu: &mut Gpu, pair: u32) -> Option<Pair> {
+        if pair >= HOST_FUNCTION_PAIRS {
+            return None;
+        }
+        let window = Arc::clone(self.reached(gpu)?);
+        Some(Pair::new(window, host_function_word(pair)))
     }
 
     /// Takes the error of the token's failed transfer. Its word is cleared.

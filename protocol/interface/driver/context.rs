@@ -125,14 +125,14 @@ fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>);
 #[runtime(cudaDeviceGetLimit)]
 #[call(0x0803, synchronous, idempotent, code(guest))]
 #[cuda12(cudaDeviceGetLimit, cudaThreadGetLimit)]
-fn cuCtxGetLimit(value: Out<usize>, limit: Limit);
+fn cuCtxGetLimit(value: Out<usize>, limit: Enumeration);
 
 /// Sets a limit of the current context. The worker records it, so that it survives a move.
 #[since(3010)]
 #[runtime(cudaDeviceSetLimit)]
 #[call(0x0802, synchronous, idempotent, code(guest, worker), part(objects), with(memory))]
 #[cuda12(cudaDeviceSetLimit, cudaThreadSetLimit)]
-fn cuCtxSetLimit(limit: Limit, value: usize);
+fn cuCtxSetLimit(limit: Enumeration, value: usize);
 
 /// Returns the preferred split between L1 cache and shared memory.
 #[since(3020)]

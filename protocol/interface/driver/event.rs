@@ -42,6 +42,7 @@ fn cuEventQuery(event: CUevent);
 #[since(2000)]
 #[runtime(cudaEventSynchronize)]
 #[call(0x0704, synchronous, idempotent, reports, waits, code(guest, worker, device), part(objects), with(replies))]
+#[host]
 fn cuEventSynchronize(event: CUevent);
 
 /// Returns the milliseconds between two events. Completion times of another device's events

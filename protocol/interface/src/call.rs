@@ -338,7 +338,7 @@ pub(crate) fn behind(name: &str, kind: &Type) -> Option<Type> {
 fn wire_type(kind: &Type) -> syn::Result<Type> {
     let name = match plain(kind).as_str() {
         "c_int" => "i32",
-        "c_uint" | "Enumeration" | "Limit" => "u32",
+        "c_uint" | "Enumeration" => "u32",
         "usize" | "u64" | "CUdeviceptr" => "u64",
         "f32" => "f32",
         "CUevent" | "TimedEvent" => "EventHandle",

@@ -34,7 +34,7 @@ pub fn c_type(kind: &Type) -> TokenStream {
         ("Text", None) => quote!(*const c_char),
         ("DefaultStream", None) => quote!(CUstream),
         ("TimedEvent", None) => quote!(CUevent),
-        ("Enumeration" | "Limit", None) => quote!(c_int),
+        ("Enumeration", None) => quote!(c_int),
         _ => kind.to_token_stream(),
     }
 }

@@ -32,10 +32,23 @@ pub const BULK_TOKEN_FAILED: u32 = 2;
 /// The first tokens are those of staging slots; behind them each thread of the
 /// guest that waits has one ([`crate::table::StreamSignal`]).
 pub const STAGING_TOKENS: u32 = 32;
-/// The last token of a thread: [launch words](launch_word) follow.
-pub const THREAD_TOKENS: u32 = BULK_TOKENS / 2;
+/// The last token of a thread: [host function words](host_function_word) follow.
+pub const THREAD_TOKENS: u32 = BULK_TOKENS / 4;
+/// Number of pairs of host function words.
+pub const HOST_FUNCTION_PAIRS: u32 = 16;
+/// Index of the first launch word among the token words.
+const FIRST_LAUNCH_WORD: u32 = BULK_TOKENS / 2;
 /// Number of launch words.
 pub const LAUNCH_WORDS: u32 = 32;
+
+/// Index of the first of a pair of host function words among the token words. Each pair is
+/// alone in its cache line ([`crate::table::HostFuncSignal`]). The first counts the functions
+/// that the GPU has reached, the second those that have run.
+#[must_use]
+pub const fn host_function_word(pair: u32) -> u32 {
+    let stride = (FIRST_LAUNCH_WORD - THREAD_TOKENS) / HOST_FUNCTION_PAIRS;
+    THREAD_TOKENS + pair % HOST_FUNCTION_PAIRS * stride
+}
 
 /// Index of a launch word among the token words. Each is alone in its cache line, and only the
 /// host writes it.
@@ -46,7 +59,8 @@ pub const LAUNCH_WORDS: u32 = 32;
 /// host stores the lower half of the launch's position once it is submitted.
 #[must_use]
 pub const fn launch_word(number: u32) -> u32 {
-    THREAD_TOKENS + number % LAUNCH_WORDS * (THREAD_TOKENS / LAUNCH_WORDS)
+    let stride = (BULK_TOKENS - FIRST_LAUNCH_WORD) / LAUNCH_WORDS;
+    FIRST_LAUNCH_WORD + number % LAUNCH_WORDS * stride
 }
 
 /// Bytes of the token words: the first bytes of the bulk area.
@@ -111,6 +125,18 @@ impl Regions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_of_each_kind_are_alone_in_their_cache_lines() {
+        let pairs = (0..HOST_FUNCTION_PAIRS).map(host_function_word);
+        let launches = (0..LAUNCH_WORDS).map(launch_word);
+        let mut line = THREAD_TOKENS / 16;
+        for word in pairs.chain(launches) {
+            assert_eq!(word, line * 16);
+            line += 1;
+        }
+        assert_eq!(line * 16, BULK_TOKENS);
+    }
 
     #[test]
     fn host_memory_is_in_one_shadow_region_or_window() {

@@ -93,6 +93,14 @@ struct Positions {
     taken: AtomicU64,
 }
 
+/// How threads wait.
+struct Patience {
+    /// How long they poll before they sleep.
+    spin: Duration,
+    /// They sleep at once.
+    sleeps: AtomicBool,
+}
+
 /// The connection of a session, across reconnects. What every call writes is apart from what it
 /// only reads.
 pub struct Link {
@@ -114,7 +122,7 @@ pub struct Link {
     /// A device error after which the context is unusable.
     sticky: AtomicU32,
     positions: Alone<Positions>,
-    spin: Duration,
+    patience: Patience,
     host_functions: OnceLock<HostFunctionSink>,
     /// The pinned memory, for a host that does not share the session's window.
     pinned: OnceLock<Weak<dyn PinnedMemory>>,
@@ -240,7 +248,10 @@ impl Link {
             state: LinkState::connected(true),
             sticky: AtomicU32::new(0),
             positions: Alone::default(),
-            spin,
+            patience: Patience {
+                spin,
+                sleeps: AtomicBool::new(false),
+            },
             host_functions: OnceLock::new(),
             pinned: OnceLock::new(),
         }
@@ -257,7 +268,20 @@ impl Link {
 
     /// How long a thread that waits polls before it sleeps.
     pub(crate) fn spin(&self) -> Duration {
-        self.spin
+        match self.sleeps() {
+            true => Duration::ZERO,
+            false => self.patience.spin,
+        }
+    }
+
+    /// Sets whether threads that wait sleep at once.
+    pub(crate) fn set_sleeps(&self, sleeps: bool) {
+        self.patience.sleeps.store(sleeps, Ordering::Relaxed);
+    }
+
+    /// Whether they do.
+    pub(crate) fn sleeps(&self) -> bool {
+        self.patience.sleeps.load(Ordering::Relaxed)
     }
 
     /// Sets the receiver of host functions to run. Only the first call has an
@@ -391,22 +415,53 @@ impl Link {
     where
         C: WireCall<'a>,
     {
+        let spin = self.spin();
+        self.call_within(call, spin, destination, read)
+    }
+
+    /// As [`call`](Self::call), but the thread sleeps until the reply arrives.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub(crate) fn call_asleep<'a, C, R>(&self, call: &C) -> Result<R>
+    where
+        C: WireCall<'a>,
+        for<'r> C: WireCall<'a, Reply<'r> = R>,
+    {
+        self.call_within(call, Duration::ZERO, None, |reply| reply)
+    }
+
+    /// As [`call_with`](Self::call_with), polling for `spin` before the thread sleeps.
+    fn call_within<'a, C, R>(
+        &self,
+        call: &C,
+        spin: Duration,
+        destination: Option<HostRows>,
+        read: impl FnOnce(C::Reply<'_>) -> R,
+    ) -> Result<R>
+    where
+        C: WireCall<'a>,
+    {
         let number = C::INFO.number;
         let send = |index| {
             encoded(call, |payload| {
                 self.send(Message::new(number, index, payload), |_| {})
             })
         };
-        self.exchange(number, destination, send, |payload| {
-            match reply::decode::<C::Reply<'_>>(payload) {
+        self.exchange(
+            number,
+            spin,
+            destination,
+            send,
+            |payload| match reply::decode::<C::Reply<'_>>(payload) {
                 Ok(Reply::Done(value)) => Ok(read(value)),
                 Ok(Reply::Failed(status, failure)) => Err(self.failed(status, failure.detail.0)),
                 Err(error) => Err(self.end(
                     LOST,
                     &format!("the reply to {} cannot be read: {error}", C::INFO.name),
                 )),
-            }
-        })
+            },
+        )
     }
 
     /// Sends a call that another library of the process encoded; returns the reply's bytes.
@@ -415,13 +470,15 @@ impl Link {
     /// As [`check`](Self::check).
     pub(crate) fn forward(&self, number: u16, payload: &[u8]) -> Result<Vec<u8>> {
         let send = |index| self.send(Message::new(number, index, &[payload]), |_| {});
-        self.exchange(number, None, send, |reply| Ok(reply.to_vec()))
+        self.exchange(number, self.spin(), None, send, |reply| Ok(reply.to_vec()))
     }
 
-    /// Sends a call with `send`, waits for its reply and reads it with `read`.
+    /// Sends a call with `send`, waits for its reply, polling for `spin` at first, and reads it
+    /// with `read`.
     fn exchange<R>(
         &self,
         number: u16,
+        spin: Duration,
         destination: Option<HostRows>,
         send: impl FnOnce(u16) -> Result<u64>,
         read: impl FnOnce(&[u8]) -> Result<R>,
@@ -438,7 +495,7 @@ impl Link {
                 slot.take();
                 return Err(status);
             }
-            self.wait(index, slot);
+            self.wait(index, slot, spin);
             let Some(payload) = slot.take() else {
                 return Err(self.check().err().unwrap_or(LOST));
             };
@@ -496,7 +553,7 @@ impl Link {
         let mut turn = None;
         loop {
             if turn.is_none() && self.turns.is_taken() {
-                turn = self.turns.take(self.spin);
+                turn = self.turns.take(self.patience.spin);
             }
             let mut outgoing = match self.outgoing.try_lock() {
                 Some(outgoing) => outgoing,
@@ -562,7 +619,7 @@ impl Link {
         if turn.is_some() {
             return false;
         }
-        *turn = self.turns.take(self.spin);
+        *turn = self.turns.take(self.patience.spin);
         turn.is_some()
     }
 

@@ -5,7 +5,7 @@
 //! that has received its own reply wakes another thread to lead.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Error as TravelError, Frame, Landing, Spin, Wait};
 use paragpu_protocol::codec::Reader;
@@ -69,6 +69,7 @@ impl Link {
     pub(crate) fn read_while(&self, wanted: impl Fn() -> bool) {
         while wanted() && !self.state.is_ended() {
             let mut incoming = self.incoming.lock();
+            incoming.receiver.set_polls(!self.sleeps());
             let mut outcome = Ok(true);
             while outcome.is_ok() && wanted() && self.state.may_read() {
                 outcome = self.receive_one(&mut incoming, Wait::Forever);
@@ -84,7 +85,7 @@ impl Link {
 
     /// Routes frames that have arrived or arrive within `first`. False if another
     /// thread is reading.
-    pub(super) fn drain(&self, first: Wait) -> bool {
+    pub(crate) fn drain(&self, first: Wait) -> bool {
         let Some(mut incoming) = self.incoming.try_lock() else {
             return false;
         };
@@ -116,14 +117,15 @@ impl Link {
         self.pass_on();
     }
 
-    /// Waits until the slot's wait is over.
-    pub(super) fn wait(&self, index: u16, slot: &Slot) {
-        let mut spin = Spin::new(self.spin, None);
+    /// Waits until the slot's wait is over. Sleeps after polling for `spin`.
+    pub(super) fn wait(&self, index: u16, slot: &Slot, spin: Duration) {
+        let polls = !spin.is_zero();
+        let mut spin = Spin::new(spin, None);
         loop {
             if slot.is_over() || self.state.is_ended() {
                 return;
             }
-            if self.lead(slot) == ReadAttempt::Over {
+            if self.lead(slot, polls) == ReadAttempt::Over {
                 return;
             }
             if spin.again() {
@@ -131,7 +133,7 @@ impl Link {
             }
             self.parked.lock().push(index);
             // A leader that stopped before the push had no thread to wake.
-            let led = self.lead(slot) == ReadAttempt::Over;
+            let led = self.lead(slot, polls) == ReadAttempt::Over;
             if !led && !slot.is_over() && !self.state.is_ended() {
                 std::thread::park();
             }
@@ -155,12 +157,13 @@ impl Link {
     }
 
     /// Reads frames until the slot's wait is over, unless another thread is
-    /// reading.
-    fn lead(&self, slot: &Slot) -> ReadAttempt {
+    /// reading. A thread that must not poll reads without polling for the others, too.
+    fn lead(&self, slot: &Slot, polls: bool) -> ReadAttempt {
         loop {
             let Some(mut incoming) = self.incoming.try_lock() else {
                 return ReadAttempt::Busy;
             };
+            incoming.receiver.set_polls(polls);
             let mut outcome = Ok(true);
             while outcome.is_ok() && !slot.is_over() && self.state.may_read() {
                 outcome = self.receive_one(&mut incoming, Wait::Forever);

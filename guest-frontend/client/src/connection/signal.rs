@@ -37,7 +37,7 @@ impl Link {
     /// # Errors
     /// As [`check`](Self::check).
     pub(crate) fn await_signal(&self, words: &Window, stream: StreamHandle) -> Result<bool> {
-        if self.spin.is_zero() {
+        if self.spin().is_zero() {
             return Ok(false);
         }
         with_slot(&self.slots, |slot, _| {
@@ -61,7 +61,7 @@ impl Link {
 
     /// Whether the word was cleared in time.
     fn poll_word(&self, words: &Window, index: usize) -> bool {
-        let mut spin = Spin::new(self.spin, None);
+        let mut spin = Spin::new(self.patience.spin, None);
         loop {
             for _ in 0..POLLS_PER_RECEIVE {
                 match load_token(words, index) {

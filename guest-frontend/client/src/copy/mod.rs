@@ -208,6 +208,7 @@ impl Copies {
         if let Some(room) = destination.contiguous()
             && let Some(direct) = self.direct(room)
         {
+            self.streams.sleep_before_waiting(stream)?;
             self.streams.before_work(stream)?;
             let copied =
                 self.copy_direct(direct, Direction::FromDevice, source, address, room, stream)?;
@@ -222,10 +223,12 @@ impl Copies {
                 self.take_out(staging, &destination, source, stream)
             }
             Some(staging) => {
+                self.streams.sleep_before_waiting(stream)?;
                 self.stage_out(staging, &destination, source, stream)?;
                 self.streams.synchronize(stream)
             }
             None => {
+                self.streams.sleep_before_waiting(stream)?;
                 let copy = CopyFromDevice {
                     source,
                     size: destination.len() as u64,

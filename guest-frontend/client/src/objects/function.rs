@@ -36,6 +36,9 @@ pub struct Module {
     log: String,
 }
 
+/// Maximum number of cached answers of a kind: their keys may contain a grid.
+const MAX_ANSWERS: usize = 4096;
+
 /// Cached answers of the host, valid until an attribute of the kernel changes.
 #[derive(Debug)]
 pub(crate) struct Answers<K, V>(Mutex<HashMap<K, V>>);
@@ -55,7 +58,11 @@ impl<K: Hash + Eq, V: Copy> Answers<K, V> {
         // Not under the lock, because it is a round trip. Two threads that query at the
         // same time get the same answer.
         let answer = query()?;
-        self.0.lock().insert(key, answer);
+        let mut answers = self.0.lock();
+        if answers.len() >= MAX_ANSWERS {
+            answers.clear();
+        }
+        answers.insert(key, answer);
         Ok(answer)
     }
 
@@ -81,7 +88,14 @@ pub struct Function {
     pub(crate) blocks: Answers<(i32, u64, u32), i32>,
     /// Dynamic shared memory, by blocks and block size.
     pub(crate) dynamic_shared: Answers<(i32, i32), u64>,
+    /// Active clusters, by launch; libraries ask before each launch of some kernels.
+    pub(crate) clusters: Answers<ClusterLaunch, i32>,
+    /// The largest cluster, by launch.
+    pub(crate) cluster_size: Answers<ClusterLaunch, i32>,
 }
+
+/// What questions about clusters depend on: grid, block, cluster, dynamic shared memory.
+pub(crate) type ClusterLaunch = ([u32; 3], [u32; 3], [u32; 3], u32);
 
 impl Module {
     /// A module with the host's `handle` and its loader's log.
@@ -224,6 +238,8 @@ impl Function {
             parameters,
             blocks: Answers::default(),
             dynamic_shared: Answers::default(),
+            clusters: Answers::default(),
+            cluster_size: Answers::default(),
         }
     }
 
@@ -286,5 +302,7 @@ impl Function {
         }
         self.blocks.forget();
         self.dynamic_shared.forget();
+        self.clusters.forget();
+        self.cluster_size.forget();
     }
 }

@@ -3,7 +3,7 @@
 use paragpu_protocol::status::Status;
 
 use crate::error::Result;
-use crate::objects::function::Function;
+use crate::objects::function::{ClusterLaunch, Function};
 use crate::objects::preference::Preferences;
 use crate::snapshot::Limits;
 
@@ -27,6 +27,11 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// What the host's answers about clusters depend on.
+    pub(crate) fn of_clusters(&self) -> ClusterLaunch {
+        (self.grid, self.block, self.cluster, self.dynamic_shared)
+    }
+
     /// Refuses a shape that the device or the kernel does not support.
     pub(crate) fn check(&self, limits: &Limits, function: &Function) -> Result<()> {
         let within = |have: &[u32; 3], most: &[u32; 3]| {

@@ -77,6 +77,11 @@ impl ManagedRanges {
         self.ranges.read().keys().copied().collect()
     }
 
+    /// Whether there is none.
+    pub(super) fn are_none(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
     fn find(&self, address: u64, size: u64) -> Option<Arc<ManagedRange>> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;

@@ -105,6 +105,11 @@ impl Shadows {
         self.count.load(Ordering::Acquire) == 0
     }
 
+    /// Whether calls may have to bring to the device what the program wrote.
+    pub(crate) fn are_apart(&self) -> bool {
+        !self.are_none() || !self.managed.are_none()
+    }
+
     /// Adds a shadow.
     pub(crate) fn add(&self, region: Arc<Region>) {
         let mut regions = self.regions.write();

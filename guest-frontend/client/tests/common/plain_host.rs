@@ -13,7 +13,7 @@ use paragpu_protocol::codec::{Bytes, Field, Text};
 use paragpu_protocol::handshake::{VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::reply::encode_done;
-use paragpu_protocol::table::{FunctionGet, ImageQuery, ModuleLoad, SnapshotDevice};
+use paragpu_protocol::table::{FunctionGet, ImageQuery, ModuleLoad, Ping, SnapshotDevice};
 use paragpu_protocol::types::{DeviceSnapshot, FunctionInfo, encode_pairs};
 
 /// Both ends of a connection: the guest's and the host's.
@@ -73,6 +73,7 @@ pub fn answer(call: u16, parameters: &[(u32, u32)]) -> Vec<u8> {
                 (7, 64),
             ])),
         }),
+        kind if kind == Ping::INFO.number => reply(&1_u64),
         kind if kind == ImageQuery::INFO.number => reply(&true),
         kind if kind == ModuleLoad::INFO.number => reply(&Text("")),
         kind if kind == FunctionGet::INFO.number => reply(&FunctionInfo {

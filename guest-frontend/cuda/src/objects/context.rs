@@ -26,6 +26,9 @@ pub fn has_other_contexts() -> bool {
     HAS_OTHERS.load(Ordering::Relaxed)
 }
 
+/// CU_CTX_SCHED_BLOCKING_SYNC.
+const BLOCKING_SYNC: u32 = 4;
+
 /// The green context whose resources a context has.
 #[derive(Debug)]
 pub struct GreenBinding {
@@ -77,6 +80,11 @@ pub fn forget_memory(address: u64) {
     }
 }
 
+/// Whether these flags ask threads to sleep while they wait.
+fn waits_sleep(flags: u32) -> bool {
+    flags & BLOCKING_SYNC != 0
+}
+
 impl Context {
     /// A context of a device's session.
     #[must_use]
@@ -89,6 +97,7 @@ impl Context {
     ) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(1);
         HAS_OTHERS.fetch_or(!primary, Ordering::Relaxed);
+        session.set_waits_sleep(waits_sleep(flags));
         Self {
             handle,
             name: handle,
@@ -164,8 +173,9 @@ impl Context {
         self.flags.load(Ordering::Relaxed)
     }
 
-    /// Changes the flags.
+    /// Changes the flags. All contexts of a device wait as those say that were set last.
     pub fn set_flags(&self, flags: u32) {
+        self.session.set_waits_sleep(waits_sleep(flags));
         self.flags.store(flags, Ordering::Relaxed);
     }
 

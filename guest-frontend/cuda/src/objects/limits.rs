@@ -12,7 +12,8 @@ use super::context::Context;
 use super::{Object, for_each};
 use crate::sys::Result;
 
-/// The limits of new contexts, by device and number, of those that were set.
+/// The limits of new contexts, by device and number, of those that were asked for: libraries
+/// ask before each launch of some kernels.
 static INITIAL: Mutex<BTreeMap<(u32, u32), u64>> = Mutex::new(BTreeMap::new());
 
 /// The value of a context's limit.
@@ -24,8 +25,21 @@ pub fn get(context: &Context, limit: u32) -> Result<u64> {
     if let Some(own) = context.limits.lock().get(&limit) {
         return Ok(*own);
     }
-    let initial = INITIAL.lock().get(&(context.ordinal, limit)).copied();
-    initial.map_or_else(|| context.session.call(&CtxGetLimit { limit }), Ok)
+    initial(context, limit)
+}
+
+/// The limit of new contexts of the device. The host is asked before one is set, and once.
+fn initial(context: &Context, limit: u32) -> Result<u64> {
+    let key = (context.ordinal, limit);
+    let known = INITIAL.lock().get(&key).copied();
+    match known {
+        Some(known) => Ok(known),
+        None => {
+            let value = context.session.call(&CtxGetLimit { limit })?;
+            // Another thread may have asked before it set one.
+            Ok(*INITIAL.lock().entry(key).or_insert(value))
+        }
+    }
 }
 
 /// Changes it.
@@ -33,13 +47,10 @@ pub fn get(context: &Context, limit: u32) -> Result<u64> {
 /// # Errors
 /// Errors of the host.
 pub fn set(context: &Context, limit: u32, value: u64) -> Result {
-    let before = get(context, limit);
+    context.usable()?;
     let mut largest = value;
-    if let Ok(before) = before {
-        let initial = *INITIAL
-            .lock()
-            .entry((context.ordinal, limit))
-            .or_insert(before);
+    // The host refuses limits that it does not know when one is set, too.
+    if let Ok(initial) = initial(context, limit) {
         for_each(|object| {
             if let Object::Context(other) = object
                 && other.ordinal == context.ordinal

@@ -380,7 +380,7 @@ pub(crate) fn cuCtxGetStreamPriorityRange(
 }
 
 /// The number of a limit, if it is one.
-pub(crate) fn known_limit(limit: c_int) -> Result<u32> {
+fn known_limit(limit: c_int) -> Result<u32> {
     if !(0..=abi::CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED).contains(&limit) {
         return Err(Status::INVALID_VALUE);
     }

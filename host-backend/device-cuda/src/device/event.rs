@@ -1,6 +1,7 @@
 //! Events.
 
 use super::{CudaDevice, EVENT_FLAGS, find};
+use crate::watchers::WATCHERS;
 use paragpu_device::{Error, EventDevice, EventId, Result};
 use paragpu_protocol::status::Status;
 
@@ -25,5 +26,13 @@ impl EventDevice for CudaDevice {
 
     fn event_query(&mut self, event: EventId) -> Result<bool> {
         self.context.event_query(find(&self.events, event.0)?)
+    }
+
+    fn event_watch(&mut self, event: EventId, reached: Box<dyn FnOnce() + Send>) -> Result<bool> {
+        let wait = self.context.event_wait(find(&self.events, event.0)?);
+        Ok(WATCHERS.run(Box::new(move || {
+            wait.wait();
+            reached();
+        })))
     }
 }

@@ -5,9 +5,11 @@
 //! in the order of its calls.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use paragpu_communicator::Wait;
+use paragpu_communicator::{Wait, Wake};
 use paragpu_device::{EventId, StreamId};
+use parking_lot::Mutex;
 
 use super::copy_in::CopyIn;
 use super::copy_out::CopyOut;
@@ -28,8 +30,8 @@ const MOST_READY: usize = 4 << 20;
 /// The goal of a pending call.
 #[derive(Debug)]
 pub(crate) enum Goal {
-    /// An event of the guest.
-    Event(EventId),
+    /// An event of the guest, and the watch that reports it, if there is one.
+    Event(EventId, Option<Watch>),
     /// Work that was in flight.
     Fence(Fence),
     /// A bulk token's transfer.
@@ -52,7 +54,7 @@ impl Goal {
             Self::CopyOut(copy) => Some(copy.stream()),
             Self::CopyIn(copy) => Some(copy.stream()),
             Self::Stream(wait) => Some(wait.id()),
-            Self::Event(_) | Self::Token(_) | Self::Ready(_) => None,
+            Self::Event(..) | Self::Token(_) | Self::Ready(_) => None,
         }
     }
 
@@ -64,6 +66,19 @@ impl Goal {
             Self::CopyOut(copy) => copy.leave(),
             _ => {}
         }
+    }
+}
+
+/// Set once the device has reported that an event is reached.
+pub(crate) type Watch = Arc<AtomicBool>;
+
+/// Wakes the session's thread, over whatever connection it receives.
+#[derive(Default)]
+struct Alarm(Mutex<Option<Arc<dyn Wake>>>);
+
+impl std::fmt::Debug for Alarm {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Alarm").finish_non_exhaustive()
     }
 }
 
@@ -120,6 +135,7 @@ pub(crate) struct Completion {
     pacer: Pacer,
     /// Sequence number of the last call whose wait the device itself ends.
     left: Option<u64>,
+    alarm: Arc<Alarm>,
     statistics: Arc<Statistics>,
 }
 
@@ -130,8 +146,38 @@ impl Completion {
             answering: false,
             pacer: Pacer::default(),
             left: None,
+            alarm: Arc::default(),
             statistics,
         }
+    }
+
+    /// Sets how watches wake this thread.
+    pub(crate) fn set_waker(&self, wake: Arc<dyn Wake>) {
+        *self.alarm.0.lock() = Some(wake);
+    }
+
+    /// Has the device report when the event is reached, if it can.
+    pub(crate) fn watch(&self, gpu: &mut Gpu, event: EventId) -> Outcome<Option<Watch>> {
+        let (watch, alarm) = (Watch::default(), Arc::clone(&self.alarm));
+        let seen = Arc::clone(&watch);
+        let reached = Box::new(move || {
+            // First, so that this thread sees it even if its connection is just replaced.
+            seen.store(true, Ordering::Release);
+            if let Some(wake) = &*alarm.0.lock() {
+                wake.wake();
+            }
+        });
+        Ok(gpu.event_watch(event, reached)?.then_some(watch))
+    }
+
+    /// Whether this thread may sleep until it is woken: all pending calls wait for events that
+    /// the device has yet to report.
+    pub(crate) fn is_watched(&self) -> bool {
+        let is_watched = |pending: &Pending| match &pending.goal {
+            Goal::Event(_, Some(watch)) => !watch.load(Ordering::Acquire),
+            _ => false,
+        };
+        self.pending.iter().all(is_watched)
     }
 
     /// Whether no call is pending.

@@ -29,10 +29,21 @@ impl EarlierTimes {
     }
 }
 
+/// CU_EVENT_BLOCKING_SYNC.
+const BLOCKING_SYNC: u32 = 1;
+
+/// An event of the guest.
+#[derive(Debug)]
+struct Event {
+    id: EventId,
+    /// Threads that wait for it sleep.
+    is_slept_for: bool,
+}
+
 /// The events of a session.
 #[derive(Debug)]
 pub(crate) struct Events {
-    table: Table<EventId>,
+    table: Table<Event>,
     past: EarlierTimes,
 }
 
@@ -46,20 +57,28 @@ impl Events {
 
     /// The device's identifier of an event.
     pub(crate) fn id(&self, event: EventHandle) -> Outcome<EventId> {
-        Ok(*self.table.get(event.0)?)
+        Ok(self.table.get(event.0)?.id)
+    }
+
+    /// Whether threads that wait for the event sleep, so that this side should, too.
+    pub(crate) fn is_slept_for(&self, event: EventHandle) -> Outcome<bool> {
+        Ok(self.table.get(event.0)?.is_slept_for)
     }
 
     pub(crate) fn event_create(&mut self, gpu: &mut Gpu, call: &EventCreate) -> Outcome<()> {
         self.table.check_free(call.event.0)?;
-        let id = gpu.event_create(call.flags)?;
-        self.table.insert(call.event.0, id);
+        let event = Event {
+            id: gpu.event_create(call.flags)?,
+            is_slept_for: call.flags & BLOCKING_SYNC != 0,
+        };
+        self.table.insert(call.event.0, event);
         Ok(())
     }
 
     pub(crate) fn event_destroy(&mut self, gpu: &mut Gpu, call: &EventDestroy) -> Outcome<()> {
-        let id = self.table.remove(call.event.0)?;
+        let event = self.table.remove(call.event.0)?;
         self.past.forget(call.event);
-        Ok(gpu.event_destroy(id)?)
+        Ok(gpu.event_destroy(event.id)?)
     }
 
     /// Records that the event was recorded on this device.
@@ -114,7 +133,7 @@ impl Events {
             let age = match self.past.before.get(&handle) {
                 Some(before) => Some(before + epoch_age),
                 None => match self.table.get(handle) {
-                    Ok(&event) => gpu.event_elapsed_time(event, now).ok(),
+                    Ok(event) => gpu.event_elapsed_time(event.id, now).ok(),
                     Err(_) => None,
                 },
             };

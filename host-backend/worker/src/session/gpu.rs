@@ -145,6 +145,15 @@ impl Gpu {
         self.lanes = Lanes::always(count);
     }
 
+    /// Has an event watched, without waiting for the lanes.
+    pub(crate) fn event_watch(
+        &mut self,
+        event: EventId,
+        reached: Box<dyn FnOnce() + Send>,
+    ) -> Result<bool> {
+        self.device.event_watch(event, reached)
+    }
+
     /// Records an event behind the work submitted to `stream` so far.
     pub(crate) fn mark(&mut self, stream: StreamId) -> Result<EventId> {
         let event = match self.free_marks.pop() {

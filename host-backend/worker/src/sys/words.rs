@@ -20,7 +20,6 @@ pub fn store(window: &Window, offset: u64, value: u32) {
 }
 
 /// The word at `offset`; 0 if there is none.
-#[cfg(test)]
 #[must_use]
 pub fn load(window: &Window, offset: u64) -> u32 {
     let Ok(place) = window.place(offset, 4) else {

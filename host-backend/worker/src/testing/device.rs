@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paragpu_device::{
-    ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
-    GraphDevice, GraphId, GraphNode, HostFunction, Launch, LaunchTarget, MemoryOperation, Memset,
-    ModuleDevice, ModuleId, NativeDevice, Preference, Result, Snapshot, StreamDevice, StreamId,
-    SurfaceId, TextureDevice, TextureId, TextureResource, Work, WorkDevice,
+    ArrayId, ContextDevice, CopyEnd, Error, EventId, Function, FunctionId, GraphDevice, GraphId,
+    GraphNode, HostFunction, Launch, LaunchTarget, MemoryOperation, Memset, ModuleDevice, ModuleId,
+    NativeDevice, Preference, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice,
+    TextureId, TextureResource, Work, WorkDevice,
 };
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
@@ -22,6 +22,7 @@ use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling};
 
 use self::memory::Memory;
 
+mod event;
 mod green;
 mod memory;
 
@@ -34,6 +35,8 @@ enum Task {
     Fault,
     Record(EventId, u64),
     Wait(EventId, u64),
+    /// Until the word is at least this, counted around.
+    Await(u64, u32),
     Host(Option<HostFunction>, Arc<AtomicBool>),
 }
 
@@ -55,6 +58,8 @@ pub struct State {
     functions: HashMap<FunctionId, String>,
     others: BTreeSet<u64>,
     graphs: HashMap<GraphId, Vec<GraphNode>>,
+    /// What to call when the watched events are reached; the test decides when that is.
+    pub watches: Vec<Box<dyn FnOnce() + Send>>,
     lost: Option<Error>,
     next: u64,
     /// Memory belongs to the process: idle streams can be bypassed.
@@ -193,6 +198,12 @@ impl State {
             Task::Wait(event, time) => {
                 let reached = self.events.get(&event).is_none_or(|at| at.1 >= time);
                 (!reached).then_some(Task::Wait(event, time))
+            }
+            Task::Await(address, value) => {
+                let bytes = self.memory.read(address, 4);
+                let word = u32::from_le_bytes(bytes.try_into().unwrap_or_default());
+                let is_over = word.wrapping_sub(value).cast_signed() >= 0;
+                (!is_over).then_some(Task::Await(address, value))
             }
             Task::Host(function, over) => {
                 if let Some(function) = function {
@@ -357,8 +368,11 @@ impl TestDevice {
                     bytes.truncate(word.size() as usize);
                     state.give(stream, Task::Store(word.address, bytes))?;
                 }
-                // Nothing else runs here while a stream waits.
-                MemoryOperation::Wait { .. } | MemoryOperation::Barrier { .. } => {}
+                MemoryOperation::Wait { word, value, .. } => {
+                    state.memory.reachable(word.address, word.size())?;
+                    state.give(stream, Task::Await(word.address, value as u32))?;
+                }
+                MemoryOperation::Barrier { .. } => {}
             }
         }
         Ok(())
@@ -393,24 +407,6 @@ impl TestDevice {
         state.give(stream, Task::Host(Some(function), over))?;
         let _ = state.advance();
         Ok(())
-    }
-
-    fn waits(&mut self, stream: StreamId, event: EventId) -> Result<()> {
-        let mut state = self.enter("stream_wait_event")?;
-        let Some((recorded, _)) = state.events.get(&event).copied() else {
-            return Err(Status::INVALID_HANDLE.into());
-        };
-        state.give(stream, Task::Wait(event, recorded))
-    }
-
-    fn records(&mut self, event: EventId, stream: StreamId) -> Result<()> {
-        let mut state = self.enter("event_record")?;
-        let Some((recorded, _)) = state.events.get_mut(&event) else {
-            return Err(Status::INVALID_HANDLE.into());
-        };
-        *recorded += 1;
-        let time = *recorded;
-        state.give(stream, Task::Record(event, time))
     }
 }
 
@@ -564,28 +560,6 @@ impl StreamDevice for TestDevice {
     fn stream_doze(&mut self, _: StreamId, timeout: Duration) -> Result<()> {
         std::thread::sleep(timeout);
         Ok(())
-    }
-}
-
-impl EventDevice for TestDevice {
-    fn event_create(&mut self, _: u32) -> Result<EventId> {
-        let mut state = self.enter("event_create")?;
-        let id = EventId(state.id());
-        state.events.insert(id, (0, 0));
-        Ok(id)
-    }
-
-    fn event_destroy(&mut self, event: EventId) -> Result<()> {
-        let gone = self.enter("event_destroy")?.events.remove(&event);
-        gone.map(drop).ok_or(Status::INVALID_HANDLE.into())
-    }
-
-    fn event_query(&mut self, event: EventId) -> Result<bool> {
-        let mut state = self.enter("event_query")?;
-        state.advance()?;
-        let at = state.events.get(&event);
-        at.map(|(recorded, reached)| recorded == reached)
-            .ok_or(Status::INVALID_HANDLE.into())
     }
 }
 

@@ -4,6 +4,7 @@ mod copies;
 mod errors;
 mod graphs;
 mod green;
+mod host_words;
 mod lanes;
 mod memory;
 mod objects;

@@ -120,6 +120,48 @@ fn a_wait_covers_earlier_work_only() {
 }
 
 #[test]
+fn events_that_threads_sleep_for_are_watched_instead_of_polled() {
+    const PINGS: usize = 100;
+    let mut guest = guest();
+    let (stream, id) = STREAMS[0];
+    let [slept_for, polled] = [(EventHandle(40), 1 | 2), (EventHandle(41), 2)].map(|it| {
+        let (event, flags) = it;
+        guest.call(&EventCreate { event, flags }).unwrap();
+        event
+    });
+    guest.device.hold(id, true);
+    set(&guest, stream);
+    guest.post(&EventRecord {
+        event: slept_for,
+        stream,
+    });
+    guest.send(1, &EventSynchronize { event: slept_for });
+    for value in 0..PINGS as u64 {
+        guest.call(&Ping { value }).unwrap();
+    }
+    // One when the call arrives, and one after each call. A thread that polls would have
+    // queried it between any two.
+    let queries = guest.device.count("event_query");
+    assert!(queries <= PINGS + 2, "{queries} for {PINGS} calls");
+    guest.device.hold(id, false);
+    let reached = guest.device.state().watches.pop().unwrap();
+    reached();
+    guest.reply(1).unwrap();
+    guest.device.hold(id, true);
+    set(&guest, stream);
+    guest.post(&EventRecord {
+        event: polled,
+        stream,
+    });
+    guest.send(1, &EventSynchronize { event: polled });
+    guest.call(&Ping { value: 0 }).unwrap();
+    guest.device.hold(id, false);
+    guest.reply(1).unwrap();
+    assert_eq!(guest.device.count("event_watch"), 1);
+    guest.goodbye();
+}
+
+#[test]
 fn a_destroyed_stream_is_still_waited_for() {
     let mut guest = guest();
     let (stream, id) = STREAMS[0];

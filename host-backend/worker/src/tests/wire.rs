@@ -34,6 +34,8 @@ impl Receiver for Came {
         }))
     }
 
+    fn set_polls(&mut self, _: bool) {}
+
     fn waker(&self) -> Arc<dyn Wake> {
         struct Nowhere;
         impl Wake for Nowhere {

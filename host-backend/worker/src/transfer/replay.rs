@@ -176,7 +176,10 @@ impl Objects {
         let differs = match value == item.value {
             // The first variable is at the same address.
             true => "has other variables, or of other sizes, here than at the source".to_owned(),
-            false => format!("is at {value:#x} here and at {:#x} at the source", item.value),
+            false => format!(
+                "is at {value:#x} here and at {:#x} at the source",
+                item.value
+            ),
         };
         Err(StateError::Impossible(format!(
             "{kind} {:#x} of the session {differs}",
