@@ -3,6 +3,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use paragpu_client::Session;
@@ -11,18 +12,21 @@ use paragpu_communicator_ring::shm;
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::{Bytes, Field, Text};
 use paragpu_protocol::handshake::{VERSION, Welcome};
-use paragpu_protocol::layout::Regions;
+use paragpu_protocol::layout::{MAX_DEVICES, Regions};
 use paragpu_protocol::reply::encode_done;
 use paragpu_protocol::table::{FunctionGet, ImageQuery, ModuleLoad, Ping, SnapshotDevice};
 use paragpu_protocol::types::{DeviceSnapshot, FunctionInfo, encode_pairs};
 
-/// Both ends of a connection: the guest's and the host's.
+/// Both ends of a connection: the guest's and the host's. Each is of another device, because
+/// tests of a process run at the same time and a session's addresses are its device's.
 pub fn connect() -> (Connection, Connection) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let device = NEXT.fetch_add(1, Ordering::Relaxed);
     let (guest, host) = UnixStream::pair().unwrap();
     let (host, ends) =
         shm::create(64 << 20, 4 << 20, host.into(), shm::Options::default()).unwrap();
     let options = shm::Options {
-        window_address: Some(Regions::of(0).unwrap().window),
+        window_address: Some(Regions::of(device).unwrap().window),
         ..shm::Options::default()
     };
     let guest = shm::attach(ends, guest.into(), options).unwrap();
@@ -41,7 +45,10 @@ pub fn session(guest: Connection, shares_window: bool) -> Arc<Session> {
         wants_pinned: false,
         region_size: 0,
     };
-    Session::new(guest, welcome, 0, Duration::from_micros(50)).unwrap()
+    let window = guest.window.as_ref().unwrap().address();
+    let is_its = |device: &u32| Regions::of(*device).unwrap().window == window;
+    let device = (0..MAX_DEVICES).find(is_its).unwrap();
+    Session::new(guest, welcome, device, Duration::from_micros(50)).unwrap()
 }
 
 /// A successful reply with this value.
