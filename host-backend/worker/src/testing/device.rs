@@ -2,7 +2,8 @@
 //!
 //! Work submitted to a stream is executed when it is polled, unless the test holds the
 //! stream. Kernels by name: `noop`; `fault` loses the context; `reject` is refused at
-//! launch; `store` writes its remaining parameters to the address in the first.
+//! launch; `store` writes its remaining parameters to the address in the first. A module's
+//! variables are unknown if its image begins with [`UNLISTED`].
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -25,6 +26,9 @@ use self::memory::Memory;
 mod event;
 mod green;
 mod memory;
+
+/// Begins images whose variables are unknown.
+pub const UNLISTED: &[u8] = b"unlisted";
 
 /// Bytes of memory that the device has.
 pub const TOTAL: u64 = 64 * CHUNK;
@@ -54,7 +58,8 @@ pub struct State {
     events: HashMap<EventId, (u64, u64)>,
     memory: Memory,
     arrays: HashMap<ArrayId, Vec<u8>>,
-    modules: BTreeSet<ModuleId>,
+    /// Whether each lists its variables.
+    modules: BTreeMap<ModuleId, bool>,
     functions: HashMap<FunctionId, String>,
     others: BTreeSet<u64>,
     graphs: HashMap<GraphId, Vec<GraphNode>>,
@@ -464,7 +469,7 @@ impl ModuleDevice for TestDevice {
     ) -> Result<(ModuleId, String)> {
         let mut state = self.enter("module_load")?;
         let id = ModuleId(state.id());
-        state.modules.insert(id);
+        state.modules.insert(id, !image.starts_with(UNLISTED));
         Ok((
             id,
             format!("{} bytes, {} options", image.len(), options.len()),
@@ -485,11 +490,18 @@ impl ModuleDevice for TestDevice {
 
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
         let gone = self.enter("module_unload")?.modules.remove(&module);
-        gone.then_some(()).ok_or(Status::INVALID_HANDLE.into())
+        gone.map(|_| ()).ok_or(Status::INVALID_HANDLE.into())
     }
 
-    fn module_variables(&mut self, _: ModuleId) -> Result<Vec<paragpu_device::Variable>> {
-        Ok(Vec::new())
+    fn module_variables(&mut self, module: ModuleId) -> Result<Vec<paragpu_device::Variable>> {
+        match self.state().modules.get(&module) {
+            Some(true) => Ok(Vec::new()),
+            Some(false) => Err(Error::new(
+                Status::NOT_SUPPORTED,
+                "the variables of a module are unknown",
+            )),
+            None => Err(Status::INVALID_HANDLE.into()),
+        }
     }
 
     fn prefer(&mut self, _: u64) {}

@@ -8,24 +8,27 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use crate::live::Recorded;
-use paragpu_communicator::Receiver;
+use paragpu_communicator::{Nowhere, Receiver};
 use paragpu_communicator_stream as stream;
 use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
 use paragpu_control::turn::{Turn, TurnRequest};
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::Control;
-use paragpu_protocol::handle::{ModuleHandle, StreamHandle};
+use paragpu_protocol::handle::{DeviceAddress, ModuleHandle, StreamHandle};
 use paragpu_protocol::handshake::{ARRIVE, Move};
-use paragpu_protocol::table::{ModuleLoad, StreamCreate};
+use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::table::{MemMap, Memset, ModuleLoad, ModuleUnload, StreamCreate};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::objects::RELOADS;
 use crate::session::Session;
 use crate::session::transfer::TaskKind;
+use crate::testing::device::{TestDevice, UNLISTED};
+use crate::testing::guest::setup;
 use crate::transfer::orders::{Departure, Orders, Report, Step};
 use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
-use crate::transfer::tests::{PTX, alone, shareable, store};
+use crate::transfer::tests::{PTX, alone, settle, shareable, store};
 use crate::turns::{TurnState, Turns};
 
 /// Loads a module of `image` and returns its hash.
@@ -110,6 +113,17 @@ impl Begun {
         }
     }
 
+    /// Runs steps until the session stays.
+    fn gives_up(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.session.transfer.is_moving() {
+            self.session
+                .step(TaskKind::Move, self.receiver.as_mut())
+                .unwrap();
+            assert!(Instant::now() < deadline, "it does not give up");
+        }
+    }
+
     /// Images and their bytes, up to a record of another kind, which is returned as well.
     fn images(&mut self) -> (Vec<([u8; 32], usize)>, Kind) {
         let mut images = Vec::new();
@@ -178,14 +192,70 @@ fn a_program_that_loads_modules_without_end_stays() {
             assert_eq!((requested.len(), kind), (1, Kind::ImageNames), "{number}");
         }
     }
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while begun.session.transfer.is_moving() {
-        begun
-            .session
-            .step(TaskKind::Move, begun.receiver.as_mut())
-            .unwrap();
-        assert!(Instant::now() < deadline, "it does not give up");
-    }
+    begun.gives_up();
+}
+
+#[test]
+fn a_session_whose_module_does_not_list_its_variables_stays() {
+    let device = TestDevice::default();
+    let mut session = Session::new(setup(&device), Arc::new(Nowhere), None);
+    let (say, reports) = channel();
+    session
+        .transfer
+        .set_orders(Arc::new(Orders::new(move |report| {
+            let _ = say.send(report);
+        })));
+    let listed = load(&mut session, 1, PTX);
+    let unlisted = load(&mut session, 2, UNLISTED);
+    let address = session.gpu.regions().arena;
+    let map = MemMap {
+        address: DeviceAddress(address),
+        size: CHUNK,
+    };
+    session.perform(&Recorded::of(&map)).unwrap();
+
+    let why = "the variables of a module are unknown";
+    let written = session.write_whole(&mut Writer::new(Vec::new()), |_, _| {});
+    let refusal = written.unwrap_err().to_string();
+    assert!(
+        refusal.contains(why) && !refusal.contains('\n'),
+        "{refusal}"
+    );
+
+    let mut begun = Begun::new(session);
+    assert_eq!(begun.record().0, Kind::Head);
+    let (mut images, kind) = begun.images();
+    images.sort_unstable();
+    let mut expected = [(listed, 0), (unlisted, 0)];
+    expected.sort_unstable();
+    assert_eq!((images.as_slice(), kind), (&expected[..], Kind::ImageNames));
+    begun.answer(Kind::Missing, &[]);
+    begun.gives_up();
+    let failed = reports.try_iter().last();
+    assert_eq!(failed, Some(Report::Failed(refusal)));
+
+    // The program continues, and can move when it has unloaded the module.
+    let mut session = begun.session;
+    let set = Memset {
+        destination: address,
+        pitch: 0,
+        value: 7,
+        element: 1,
+        width: 64,
+        height: 1,
+        stream: StreamHandle(0),
+    };
+    session.perform(&Recorded::of(&set)).unwrap();
+    settle(&mut session);
+    assert_eq!(
+        device.bytes(address, 65),
+        [[7; 64].as_slice(), &[0]].concat()
+    );
+    let module = ModuleHandle(2);
+    session
+        .perform(&Recorded::of(&ModuleUnload { module }))
+        .unwrap();
+    session.items().unwrap();
 }
 
 #[test]
