@@ -10,6 +10,9 @@ usage: guest_program.py MODE [ARGUMENT]
               all that again after another line
   registered  the same through memory of its own, which it registers: the kernel sees
               what the processor writes meanwhile
+  heap [BYTES] gives kernels a heap of so many bytes, of the default size where none are
+              given, and prints "ready"; after each line of input their blocks go to
+              other places of it, and "right" or "wrong" is printed
   load FILE   loads a module image: prints the CUresult
   hold BYTES  allocates, prints "holding", waits for standard input to close
   grow BYTES  allocates as much again and again: prints "has N" after each; when
@@ -72,6 +75,44 @@ AGAIN:
     setp.eq.u32 %p1, %r1, 0;
     @%p1 bra AGAIN;
     st.global.u32 [%d2], %r1;
+    ret;
+}
+"""
+
+# Each thread adds its number to a block of the heap, which moves to another one.
+HEAP_PTX = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.param .b64 block) malloc(.param .b64 size);
+.extern .func free(.param .b64 block);
+.visible .entry advance(.param .u64 blocks, .param .u64 sums)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<3>;
+    .reg .b64 %d<7>;
+    .param .b64 argument;
+    .param .b64 block;
+    .param .b64 earlier;
+    ld.param.u64 %d1, [blocks];
+    ld.param.u64 %d2, [sums];
+    mov.u32 %r1, %tid.x;
+    mad.wide.u32 %d1, %r1, 8, %d1;
+    mad.wide.u32 %d2, %r1, 4, %d2;
+    ld.global.u64 %d3, [%d1];
+    mov.u32 %r2, 0;
+    setp.eq.u64 %p1, %d3, 0;
+    @!%p1 ld.u32 %r2, [%d3];
+    add.u32 %r2, %r2, %r1;
+    mov.u64 %d4, 4;
+    st.param.b64 [argument], %d4;
+    call.uni (block), malloc, (argument);
+    ld.param.b64 %d5, [block];
+    st.u32 [%d5], %r2;
+    st.global.u64 [%d1], %d5;
+    st.global.u32 [%d2], %r2;
+    st.param.b64 [earlier], %d3;
+    call.uni free, (earlier);
     ret;
 }
 """
@@ -206,6 +247,24 @@ def grow(guest, size):
                 return
 
 
+def heap(guest, size):
+    """Kernels that allocate."""
+    limit, threads = 2, 256  # CU_LIMIT_MALLOC_HEAP_SIZE
+    if size is not None:
+        guest.cuda.cuCtxSetLimit(limit, ctypes.c_size_t(size))
+    advance = guest.function(guest.load(HEAP_PTX), b"advance")
+    blocks, sums = guest.allocate(8 * threads), guest.allocate(4 * threads)
+    guest.cuda.cuMemsetD32_v2(pointer(blocks), 0, ctypes.c_size_t(2 * threads))
+    host = (ctypes.c_uint32 * threads)()
+    for done in itertools.count(1):
+        guest.launch(advance, 1, threads, ctypes.c_uint64(blocks), ctypes.c_uint64(sums))
+        guest.cuda.cuMemcpyDtoH_v2(host, pointer(sums), ctypes.c_size_t(4 * threads))
+        is_right = list(host) == [at * done for at in range(threads)]
+        say("ready" if done == 1 and is_right else "right" if is_right else "wrong")
+        if not sys.stdin.readline():
+            return
+
+
 def churn(guest):
     """Memory that is allocated and freed repeatedly."""
     chance = random.Random(7)
@@ -303,6 +362,8 @@ def main():
             awaits(guest)
         elif mode == "registered":
             registered(guest)
+        elif mode == "heap":
+            heap(guest, int(argument) if argument else None)
         elif mode == "load":
             with open(argument, "rb") as file:
                 image = file.read()
