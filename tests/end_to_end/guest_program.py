@@ -10,6 +10,9 @@ usage: guest_program.py MODE [ARGUMENT]
               all that again after another line
   registered  the same through memory of its own, which it registers: the kernel sees
               what the processor writes meanwhile
+  forked      computes in registered memory before, while and after there is a child
+              that was forked: neither of the two sees what the other writes
+  huge        computes in registered memory that consists of huge pages
   heap [BYTES] gives kernels a heap of so many bytes, of the default size where none are
               given, and prints "ready"; after each line of input their blocks go to
               other places of it, and "right" or "wrong" is printed
@@ -118,6 +121,9 @@ HEAP_PTX = b"""
 """
 
 COUNT = 4096
+# Bytes of two huge pages; Python 3.13 and later name the flag.
+HUGE = 4 << 20
+MAP_HUGETLB = 0x40000
 
 
 class CudaError(Exception):
@@ -342,6 +348,76 @@ def registered(guest):
     say("right" if right else "wrong")
 
 
+class Words:
+    """Registered memory, to the first words of which a kernel adds their numbers."""
+
+    def __init__(self, guest, memory):
+        self.guest = guest
+        self.words = (ctypes.c_uint32 * COUNT).from_buffer(memory)
+        self.device = ctypes.c_uint64()
+        guest.cuda.cuMemHostRegister_v2(self.words, ctypes.c_size_t(len(memory)), 2)
+        guest.cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(self.device), self.words, 0)
+        self.advance = guest.function(guest.load(PTX), b"advance")
+
+    def agree(self, first):
+        """Whether the kernel reads what the program writes, and the reverse."""
+        self.words[:] = range(first, first + COUNT)
+        self.guest.launch(self.advance, COUNT // 128, 128, self.device, ctypes.c_uint32(COUNT))
+        self.guest.cuda.cuCtxSynchronize()
+        return self.hold(first)
+
+    def hold(self, first):
+        """Whether they are as the kernel left them."""
+        return list(self.words) == [first + 2 * at for at in range(COUNT)]
+
+    def end(self, first):
+        """Whether they are so when the memory is the program's alone, and can be written."""
+        self.guest.cuda.cuMemHostUnregister(self.words)
+        is_right = self.hold(first)
+        self.words[:] = [7] * COUNT
+        return is_right and list(self.words) == [7] * COUNT
+
+
+def forked(guest):
+    """Registered memory in a program that forks."""
+    words = Words(guest, mmap.mmap(-1, COUNT * 4, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    right = [words.agree(1)]
+    (from_parent, to_child), (from_child, to_parent) = os.pipe(), os.pipe()
+    child = os.fork()
+    # Neither waits for one that has ended.
+    os.close(to_parent if child else to_child)
+    if child == 0:
+        # What the parent and the GPU write meanwhile is not to be seen here.
+        os.read(from_parent, 1)
+        is_right = words.hold(1)
+        words.words[:] = [9] * COUNT
+        os.write(to_parent, b"w")
+        os.read(from_parent, 1)
+        os._exit(0 if is_right and list(words.words) == [9] * COUNT else 1)
+    right.append(words.agree(1000))
+    os.write(to_child, b"w")
+    os.read(from_child, 1)
+    right += [words.hold(1000), words.agree(2000)]
+    os.write(to_child, b"w")
+    right.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0)
+    right += [words.hold(2000), words.agree(3000), words.end(3000)]
+    say("right" if all(right) else f"wrong: {right}")
+
+
+def huge(guest):
+    """Registered memory of huge pages."""
+    memory = mmap.mmap(-1, HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB)
+    words = Words(guest, memory)
+    right = [words.agree(1), words.agree(1000), words.end(1000)]
+    # Again, but only the end of one page and the begin of the next.
+    memory[:] = bytes([5]) * HUGE
+    part = slice(HUGE // 2 - COUNT * 2, HUGE // 2 + COUNT * 2)
+    words = Words(guest, memoryview(memory)[part])
+    right += [words.agree(2000), words.end(2000)]
+    right += [set(memory[: part.start]) | set(memory[part.stop :]) == {5}]
+    say("right" if all(right) else f"wrong: {right}")
+
+
 def main():
     """Runs one mode."""
     mode, argument = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
@@ -362,6 +438,10 @@ def main():
             awaits(guest)
         elif mode == "registered":
             registered(guest)
+        elif mode == "forked":
+            forked(guest)
+        elif mode == "huge":
+            huge(guest)
         elif mode == "heap":
             heap(guest, int(argument) if argument else None)
         elif mode == "load":

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import mmap
 import os
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ import unittest
 
 import harness
 
+from .guest_program import HUGE, MAP_HUGETLB
+from .test_faults import GUEST
 
 # Says whether a variable's memory is taken before or after its first use.
 LARGE = """
@@ -160,9 +163,25 @@ class Programs(unittest.TestCase):
         self.assertEqual((run.code, run.output), (0, "True 0 True\n"), run.errors)
 
     def test_a_kernel_sees_what_the_processor_writes_to_registered_memory(self):
-        guest = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guest_program.py")
-        run = self.daemon.run(sys.executable, "shm", [guest, "registered"])
+        run = self.daemon.run(sys.executable, "shm", [GUEST, "registered"])
         self.assertEqual((run.code, run.output), (0, "right\n"), run.errors + self.daemon.log())
+
+    def test_registered_memory_of_a_program_that_forks(self):
+        self.assert_right("forked")
+
+    def test_registered_memory_of_huge_pages(self):
+        try:
+            mmap.mmap(-1, HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB).close()
+        except OSError:
+            self.skipTest("the kernel has no free huge pages (sysctl vm.nr_hugepages)")
+        self.assert_right("huge")
+
+    def assert_right(self, mode):
+        """The guest program finds all right over each communicator."""
+        for communicator in harness.HOST_COMMUNICATORS:
+            with self.subTest(communicator):
+                run = self.daemon.run(sys.executable, communicator, [GUEST, mode])
+                self.assertEqual((run.code, run.output), (0, "right\n"), run.errors + self.daemon.log())
 
 
 if __name__ == "__main__":
