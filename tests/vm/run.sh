@@ -10,8 +10,6 @@
 # KERNEL=RELEASE runs another kernel than this Debian's: it has to stand in
 # .cache/kernel/RELEASE, its module in .cache/module/RELEASE; DRIVERS says which
 # of its modules the VM's devices need.
-# HOTPLUG=native has the port signal plugging itself, instead of ACPI (the default):
-# after a suspend to memory this QEMU's ACPI raises no interrupt, for no device.
 # FILES='SRC=DEST ...' adds to the VM's files, MEMORY=SIZE is the VM's memory.
 set -euo pipefail
 
@@ -96,14 +94,6 @@ ivshmem)
 vfio-user)
 	device=(-object "memory-backend-memfd,id=ram,size=$memory,share=on" -machine memory-backend=ram
 		-device "{\"driver\":\"vfio-user-pci\",\"id\":\"device\",\"bus\":\"plug\",\"socket\":{\"type\":\"unix\",\"path\":\"$work/device.sock\"}}")
-	;;
-esac
-case ${HOTPLUG:-acpi} in
-acpi) ;;
-native) device+=(-global ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off) ;;
-*)
-	echo "vm-test: HOTPLUG is acpi or native, not $HOTPLUG" >&2
-	exit 2
 	;;
 esac
 status=0
