@@ -101,12 +101,16 @@ def kept_when_another_context_ends():
     must("cuMemFree_v2", freed)
     must("cuCtxSetCurrent", primary)
     must("cuMemAlloc_v2", byref(again), size)
+    owners = [ctypes.c_void_p(), ctypes.c_void_p()]
+    for owner, memory in zip(owners, (left, again), strict=True):
+        must("cuPointerGetAttribute", byref(owner), 1, memory)
     must("cuMemsetD32_v2", again, 7, ctypes.c_size_t(1))
     must("cuCtxDestroy_v2", other)
     status = call("cuMemcpyDtoH_v2", byref(number), again, host)
     must("cuMemFree_v2", again)
     told = {
         "same address": again.value == freed.value,
+        "context of each": [owner.value for owner in owners] == [other.value, primary.value],
         "kept": status == 0 and number.value == 7,
         "free what went with its context": call("cuMemFree_v2", left),
     }

@@ -86,7 +86,10 @@ class Contexts(unittest.TestCase):
                 self.assertEqual(told["wait for the ended context"], CONTEXT_IS_DESTROYED)
                 self.assertEqual(
                     told["another context"],
-                    {"same address": True, "kept": True, "free what went with its context": INVALID_VALUE},
+                    {
+                        **{"same address": True, "context of each": True, "kept": True},
+                        "free what went with its context": INVALID_VALUE,
+                    },
                 )
                 # nvCOMP releases the primary context, and asks for its device.
                 self.assertEqual(

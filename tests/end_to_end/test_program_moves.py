@@ -11,12 +11,11 @@ from .test_moves import migrate
 
 # Conditional, memory, host and edge-data nodes, tensor maps, memory that is mapped, pooled,
 # managed and in the host, attributes of launches, linked modules, libraries, user objects,
-# memory operations of streams, levels of mipmaps. Not deviceMalloc: a heap has the size that
-# the limit had when its module was loaded, and is recreated with the limit of a new context;
-# nor programs that share memory with others (test_shared_moves.py).
+# memory operations of streams, levels of mipmaps, heaps of kernels. Not programs that share
+# memory with others (test_shared_moves.py).
 NAMES = (
     "batchedCopies", "bicubicTexture", "callbacks", "clusters", "conditionalNodes", "cooperativeGroups", "dependentLaunch",
-    "driverApi", "dynamicParallelism", "graphEdges", "graphMemory", "graphs", "greenContexts", "hostMemory", "inspection", "launchAttributes",
+    "deviceMalloc", "driverApi", "dynamicParallelism", "graphEdges", "graphMemory", "graphs", "greenContexts", "hostMemory", "inspection", "launchAttributes",
     "managedMemory", "managedVariables", "mappedMemory", "mipmaps", "perThreadStreams", "printf", "streamMemory", "symbolsAndGlobals",
     "tensorMaps", "userObjects",
 )  # fmt: skip

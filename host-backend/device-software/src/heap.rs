@@ -10,8 +10,6 @@ use crate::memory_unsafe::Memory;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
-/// The heap's name among the variables of its module. No symbol of PTX contains a space.
-pub const NAME: &str = "malloc heap";
 /// The limit of `cuCtxGetLimit` that is its size.
 pub const LIMIT: u32 = 2;
 

@@ -3,12 +3,12 @@
 
 use crate::decode::{self, ALIGNED_MALLOC};
 use crate::error::PtxError;
-use crate::heap::{self, Heap};
+use crate::heap::Heap;
 use crate::memory_unsafe::{Memory, MemoryError};
 use crate::program::{Func, Program, RuntimeCall};
 use crate::ptx::ast::{Function, Space, Var};
 use crate::ptx::parser;
-use paragpu_device::Error;
+use paragpu_device::{Error, HEAP};
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 use paragpu_protocol::status::Status;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -262,7 +262,7 @@ impl Module {
         match built {
             Ok((program, mut globals)) => {
                 let heap = program.uses_heap.then(|| {
-                    globals.insert(heap::NAME.to_owned(), (base + heap_at, heap_bytes));
+                    globals.insert(HEAP.to_owned(), (base + heap_at, heap_bytes));
                     Arc::new(Heap::new(base + heap_at, heap_bytes))
                 });
                 let managed = offsets.iter().filter(|(var, _)| var.managed);

@@ -33,7 +33,7 @@ pub use graph::{GraphDevice, GraphNode};
 pub use green::GreenDevice;
 pub use host_memory::HostMemory;
 pub use memory::{Access, Export, MemoryDevice};
-pub use module::{Function, Image, LinkInput, ModuleDevice, Survey, Variable};
+pub use module::{Function, HEAP, Image, LinkInput, ModuleDevice, Survey, Variable};
 pub use native::NativeDevice;
 use paragpu_protocol::layout::Regions;
 pub use stream::StreamDevice;

@@ -29,6 +29,10 @@ pub struct Variable {
     pub name: String,
 }
 
+/// The name of the kernels' heap among a module's variables, on devices where each module has a
+/// heap of its own. No symbol of PTX contains a space.
+pub const HEAP: &str = "malloc heap";
+
 /// An input of a link.
 #[derive(Debug, Clone, Copy)]
 pub struct LinkInput<'a> {

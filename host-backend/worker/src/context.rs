@@ -12,7 +12,7 @@ use crate::session::replies::Replies;
 /// CU_LIMIT_PRINTF_FIFO_SIZE.
 const PRINTF_FIFO_SIZE: u32 = 1;
 /// CU_LIMIT_MALLOC_HEAP_SIZE.
-const MALLOC_HEAP_SIZE: u32 = 2;
+pub(crate) const MALLOC_HEAP_SIZE: u32 = 2;
 
 impl Gpu {
     pub(crate) fn topology_get(&mut self, _: &TopologyGet) -> Outcome<[u8; 256]> {

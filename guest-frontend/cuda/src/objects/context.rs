@@ -80,6 +80,16 @@ pub fn forget_memory(address: u64) {
     }
 }
 
+/// The handle of the context, not a primary one, in which the memory that starts here was
+/// allocated.
+#[must_use]
+pub fn of_memory(start: u64) -> Option<u64> {
+    match MEMORY_COUNT.load(Ordering::Acquire) {
+        0 => None,
+        _ => MEMORY.lock().get(&start).copied(),
+    }
+}
+
 /// Whether these flags ask threads to sleep while they wait.
 fn waits_sleep(flags: u32) -> bool {
     flags & BLOCKING_SYNC != 0

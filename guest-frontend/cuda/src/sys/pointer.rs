@@ -10,6 +10,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::RwLock;
 
 use super::{Result, context, device, get, host, memory};
+use crate::objects::context::of_memory;
 use crate::objects::pool;
 use crate::{current, managed, named_stream};
 
@@ -161,11 +162,12 @@ unsafe fn attribute(out: *mut c_void, selector: c_int, known: &Known) -> Result 
         match selector {
             CONTEXT => {
                 let ordinal = known.session.ordinal();
-                let current = current::current_if_any().filter(|own| own.ordinal == ordinal);
-                let handle = current.map_or_else(
-                    || context::primary(ordinal).map_or(0, |primary| primary.handle),
-                    |current| current.handle,
-                );
+                let own = || context::primary(ordinal).map(|primary| primary.handle);
+                let current = || current::current_if_any().filter(|it| it.ordinal == ordinal);
+                let handle = of_memory(known.start)
+                    .or_else(own)
+                    .or_else(|| current().map(|it| it.handle))
+                    .unwrap_or(0);
                 out.cast::<u64>().write(handle);
             }
             MEMORY_TYPE => out.cast::<c_uint>().write(known.kind),

@@ -3,18 +3,18 @@
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use paragpu_device::StreamId;
+use paragpu_device::{HEAP, StreamId};
 use paragpu_protocol::call::{Effect, WireCall as _};
 use paragpu_protocol::codec::{Bytes, DecodeError, Field, Reader, decode_all};
 use paragpu_protocol::handle::ObjectKind;
-use paragpu_protocol::table::EventRecord;
-use paragpu_protocol::table::MemMap;
+use paragpu_protocol::table::{CtxSetLimit, EventRecord, MemMap};
 
 use super::shared::{Delivery, Mapping, Peers};
 use super::state::{StateError, device};
 use super::survey;
 use crate::calls::Handle as _;
 use crate::calls::{self, destroying};
+use crate::context::MALLOC_HEAP_SIZE;
 use crate::error::{Fault, Outcome};
 use crate::handles::HandleMap;
 use crate::live::{Change, Name, Recorded};
@@ -162,6 +162,16 @@ impl Objects {
         })
     }
 
+    /// The size of a module's heap, if the program changed that of new modules.
+    fn heap(&self, gpu: &mut Gpu, (kind, handle): Name) -> Outcome<Option<u64>> {
+        if kind != ObjectKind::Module || self.limit(MALLOC_HEAP_SIZE).is_none() {
+            return Ok(None);
+        }
+        let variables = gpu.module_variables(self.modules.id(handle)?)?;
+        let heap = variables.into_iter().find(|variable| variable.name == HEAP);
+        Ok(heap.map(|heap| heap.size))
+    }
+
     /// Checks that an object has the same value as at the source.
     fn check_value(&self, gpu: &mut Gpu, name: Name, item: &Item) -> Result<(), StateError> {
         let (value, digest) = refused(self.placement(gpu, name))?;
@@ -212,6 +222,10 @@ impl Session {
         let mut items = Vec::with_capacity(self.objects.live.len());
         let mut placed = Vec::new();
         for (name, creates, call) in self.objects.live.in_order() {
+            if creates && let Some(value) = refused(self.objects.heap(&mut self.gpu, name))? {
+                let limit = MALLOC_HEAP_SIZE;
+                items.push(Item::new(Recorded::of(&CtxSetLimit { limit, value })));
+            }
             if creates && is_placed(name.0) {
                 placed.push((items.len(), name));
             }
