@@ -2,7 +2,7 @@
 //! atomics on vectors.
 
 use crate::common::{Arg, Gpu, STREAM, module};
-use paragpu_device::Error;
+use paragpu_device::{Error, HEAP};
 use paragpu_device::conformance::settle;
 use paragpu_device_software::heap;
 use paragpu_protocol::status::Status;
@@ -245,7 +245,7 @@ LOOP: st.u32 [%rd5], %r0; add.u64 %rd5, %rd5, 4; sub.u32 %r1, %r1, 1; setp.ne.u3
     assert!(blocks.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
     // The heap is a variable of its module, so it migrates with a session.
     let module = gpu.load(&text).unwrap();
-    let (_, size) = gpu.device.module_global(module, heap::NAME).unwrap();
+    let (_, size) = gpu.device.module_global(module, HEAP).unwrap();
     assert_eq!(size, 1 << 16);
     // Another module's kernel frees what this one allocated; freeing twice is an error.
     let free = format!("mad.wide.u32 %rd4, %r0, 8, %rd0; ld.global.u64 %rd3, [%rd4]; {RELEASE}");
