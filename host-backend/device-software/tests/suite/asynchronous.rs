@@ -2,8 +2,8 @@
 //! atomics on vectors.
 
 use crate::common::{Arg, Gpu, STREAM, module};
-use paragpu_device::{Error, HEAP};
 use paragpu_device::conformance::settle;
+use paragpu_device::{Error, HEAP};
 use paragpu_device_software::heap;
 use paragpu_protocol::status::Status;
 
