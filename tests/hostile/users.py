@@ -208,12 +208,13 @@ def a_user_is_another_vms_only_when_nothing_is_left(field):
     expect(not os.path.exists(folder), "images of the former VM are there, and its user is another's")
     # A later daemon knows this from the files.
     keep_image(other, b"second" * 50)
-    before = field.daemon.sessions()
+    before, left = field.daemon.sessions(), spawners(field.daemon.process.pid)
+    expect(left, "the daemon has no spawner")
     field.daemon.process.kill()
     field.daemon.process.wait(PATIENCE)
     field.daemon.start()
     expect(len(field.daemon.sessions()) == len(before), "a session is lost with its daemon")
-    until("the spawner gone with its daemon", lambda: spawners() == spawners(field.daemon.process.pid))
+    until("the spawner gone with its daemon", lambda: not any(map(is_spawner, left)))
     more = field.session(field.tcp, source="127.0.0.3")
     expect(user(field.worker(more)) == users[1], "a VM has another user after its daemon")
     for session in field.daemon.sessions():
@@ -222,19 +223,19 @@ def a_user_is_another_vms_only_when_nothing_is_left(field):
     return 5
 
 
-def spawners(parent=None):
-    """Spawners of daemons that run, and what waits to be a worker, of this daemon or
-    of all that this attack started."""
-    numbers = [number for number in os.listdir("/proc") if number.isdigit()]
-    found_ones = set()
-    for number in numbers:
-        try:
-            lines = status(number)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if lines["Name"] in ("paragpu-spawner", "paragpu-spare") and (parent is None or int(lines["PPid"]) == parent):
-            found_ones.add(number)
-    return found_ones
+def is_spawner(number, parent=None):
+    """Whether this process is a daemon's spawner, or what waits to be a worker, of that daemon if
+    one is given."""
+    try:
+        lines = status(number)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return lines["Name"] in ("paragpu-spawner", "paragpu-spare") and parent in (None, int(lines["PPid"]))
+
+
+def spawners(parent):
+    """The spawner of a daemon, and what waits to be a worker. Tests of others may run beside."""
+    return [number for number in os.listdir("/proc") if number.isdigit() and is_spawner(number, parent)]
 
 
 @root_only
