@@ -78,6 +78,14 @@ def vhost_device_vsock():
     return built if os.path.exists(built) else shutil.which("vhost-device-vsock")
 
 
+def listens(path):
+    """Whether a unix socket at this path accepts connections: a bound one does not yet."""
+    with open("/proc/net/unix", encoding="utf-8") as sockets:
+        rows = [row.split() for row in sockets]
+    # Its flags are __SO_ACCEPTCON then.
+    return any(row[-1] == path and row[3] == "00010000" for row in rows)
+
+
 class Device:
     """The device process of one VM."""
 
@@ -104,7 +112,7 @@ class Device:
         )
         if errors:
             errors.close()
-        while not os.path.exists(self.socket):
+        while not listens(self.socket):
             if self.process.poll() is not None:
                 raise RuntimeError(f"paragpu-qemu-device ended with {self.process.returncode}")
             time.sleep(0.01)
@@ -160,7 +168,7 @@ class Vsock:
         ]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(owned(command), stdout=log, stderr=log)
-        while not os.path.exists(self.socket):
+        while not listens(self.socket):
             if self.process.poll() is not None:
                 with open(self.log_path, encoding="utf-8", errors="replace") as log:
                     raise RuntimeError(f"vhost-device-vsock ended with {self.process.returncode}: {log.read()}")
