@@ -206,6 +206,9 @@ class Sharer:
             self.cuda.cuIpcCloseMemHandle(pointer(self.data))
         else:
             self.cuda.cuMemFree_v2(pointer(self.data))
+            # The host may execute it after the call has returned, but before it replies to a later one.
+            word = ctypes.c_uint32()
+            self.cuda.cuMemcpyDtoH_v2(ctypes.byref(word), pointer(self.guest.allocate(4)), ctypes.c_size_t(4))
         return "freed"
 
 
