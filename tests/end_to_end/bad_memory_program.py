@@ -16,10 +16,10 @@ import os
 import sys
 from ctypes import byref
 
+from driver import begin, call, must
 from kinds_program import Allocation
 from sharing_program import Access, Handle, PoolProperties
 
-CUDA = ctypes.CDLL("libcuda.so.1")
 GRAIN, BLOCK = 2 << 20, 4 << 20
 DEVICE, HOST, HOST_NUMA, DESCRIPTOR = 1, 2, 3, 1
 ZERO, NONE = ctypes.c_uint64(0), ctypes.c_void_p(0)
@@ -28,18 +28,6 @@ PTX = b""".version 7.0
 .address_size 64
 .visible .entry nothing(.param .u64 unused) { ret; }
 """
-
-
-def call(name, *arguments):
-    """A function of the driver's; its status."""
-    return getattr(CUDA, name)(*arguments)
-
-
-def must(name, *arguments):
-    """A call that succeeds."""
-    status = call(name, *arguments)
-    if status:
-        raise SystemExit(f"{name}: {status}")
 
 
 def made(name, *arguments, kind=ctypes.c_uint64):
@@ -279,10 +267,7 @@ def take(way, most):
 def main():
     """The program."""
     what, *more = sys.argv[1:]
-    must("cuInit", 0)
-    context = ctypes.c_void_p()
-    must("cuDevicePrimaryCtxRetain", byref(context), 0)
-    must("cuCtxSetCurrent", context)
+    begin()
     if what == "open":
         for line in sys.stdin:
             print(opened(line.strip()), flush=True)

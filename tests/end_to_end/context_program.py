@@ -5,25 +5,14 @@ import ctypes
 import json
 from ctypes import byref
 
-CUDA = ctypes.CDLL("libcuda.so.1")
+from driver import call, must
+
 PTX = b""".version 7.0
 .target sm_70
 .address_size 64
 .visible .global .align 4 .u32 variable;
 .visible .entry nothing(.param .u64 unused) { ret; }
 """
-
-
-def call(name, *arguments):
-    """A function of the driver's; its status."""
-    return getattr(CUDA, name)(*arguments)
-
-
-def must(name, *arguments):
-    """A call that succeeds."""
-    status = call(name, *arguments)
-    if status:
-        raise SystemExit(f"{name}: {status}")
 
 
 class Objects:

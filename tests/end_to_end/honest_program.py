@@ -12,7 +12,8 @@ import json
 import sys
 from ctypes import byref
 
-from bad_memory_program import GRAIN, HOST, HOST_NUMA, ZERO, call, created, made, mapped, must, pool, size
+from bad_memory_program import GRAIN, HOST, HOST_NUMA, ZERO, created, made, mapped, pool, size
+from driver import begin, call, must
 
 LIMITS = (*range(9), 255)
 PTX = b""".version 7.8
@@ -103,10 +104,7 @@ def attributes():
 def main():
     """The program."""
     what, *more = sys.argv[1:]
-    must("cuInit", 0)
-    context = ctypes.c_void_p()
-    must("cuDevicePrimaryCtxRetain", byref(context), 0)
-    must("cuCtxSetCurrent", context)
+    begin()
     print(json.dumps({"attributes": attributes, "limits": limits, "names": lambda: names(*more)}[what]()))
 
 

@@ -14,7 +14,6 @@ use paragpu_client::launch::Shape;
 use paragpu_communicator::{Connection, Wait};
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::decode_all;
-use paragpu_protocol::frame::REPLY;
 use paragpu_protocol::table::Ping;
 
 const LAUNCHES: u32 = 200_000;
@@ -34,18 +33,13 @@ fn serve(connection: Connection, stop: &AtomicBool) {
         };
         let Some(frame) = frame else { continue };
         executed += 1;
-        if frame.header.slot == 0 {
-            continue;
-        }
-        let answer = match frame.header.kind {
+        let reply = || match frame.header.kind {
             kind if kind == Ping::INFO.number => {
                 plain_host::reply(&decode_all::<Ping>(frame.payload).unwrap().value)
             }
             kind => plain_host::answer(kind, &[(0, 8), (8, 8), (16, 8)]),
         };
-        let kind = frame.header.kind | REPLY;
-        let _ = sender.send(kind, frame.header.slot, Some(executed), &[&answer]);
-        let _ = sender.flush();
+        let _ = plain_host::respond(sender.as_ref(), frame.header, executed, reply);
     }
 }
 

@@ -13,7 +13,7 @@ use paragpu_client::sys::memory::{load_token, store_token};
 use paragpu_communicator::{Sender, Wait, Window};
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::decode_all;
-use paragpu_protocol::frame::{Control, REPLY};
+use paragpu_protocol::frame::Control;
 use paragpu_protocol::layout::{HOST_FUNCTION_PAIRS, host_function_word};
 use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch, HostFuncSignal};
 
@@ -100,12 +100,9 @@ fn with_host(test: impl FnOnce(&Session, &Host)) {
                 if let Some(call) = call {
                     calls.send(call).unwrap();
                 }
-                if header.slot != 0 {
-                    let answer = plain_host::answer(header.kind, &[]);
-                    let (kind, at) = (header.kind | REPLY, Some(header.sequence));
-                    let sent = host.sender.send(kind, header.slot, at, &[&answer]);
-                    sent.and_then(|_| host.sender.flush()).unwrap();
-                }
+                let (kind, executed) = (header.kind, header.sequence);
+                let reply = || plain_host::answer(kind, &[]);
+                plain_host::respond(host.sender.as_ref(), header, executed, reply).unwrap();
             }
         });
         let session = plain_host::session(guest, true);

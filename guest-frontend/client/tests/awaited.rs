@@ -14,7 +14,7 @@ use paragpu_client::sys::memory::{load_token, store_token};
 use paragpu_communicator::{Connection, Wait, Window};
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::decode_all;
-use paragpu_protocol::frame::{Control, REPLY};
+use paragpu_protocol::frame::Control;
 use paragpu_protocol::layout::launch_word;
 use paragpu_protocol::table::Launch;
 
@@ -48,12 +48,8 @@ fn serve(connection: Connection, launches: &Sender<Received>) {
                 word: launch.word(),
             });
         }
-        if frame.header.slot == 0 {
-            continue;
-        }
-        let answer = plain_host::answer(kind, &[]);
-        let sent = sender.send(kind | REPLY, frame.header.slot, Some(position), &[&answer]);
-        if sent.and_then(|_| sender.flush()).is_err() {
+        let reply = || plain_host::answer(kind, &[]);
+        if plain_host::respond(sender.as_ref(), frame.header, position, reply).is_err() {
             return;
         }
     }

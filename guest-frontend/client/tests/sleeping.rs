@@ -13,7 +13,7 @@ use paragpu_client::launch::Shape;
 use paragpu_communicator::{Error, Frame, Landing, Receiver, Wait, Wake};
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::decode_all;
-use paragpu_protocol::frame::{Control, REPLY};
+use paragpu_protocol::frame::Control;
 use paragpu_protocol::table::{
     EventCreate, EventRecord, EventSynchronize, StreamSignal, StreamSynchronize,
 };
@@ -84,12 +84,9 @@ fn with_host(test: impl FnOnce(&Session, &Calls<u16>, &Waits)) {
                     assert_eq!(create.flags, BLOCKING_SYNC | DISABLE_TIMING);
                 }
                 calls.send(header.kind).unwrap();
-                if header.slot != 0 {
-                    let answer = plain_host::answer(header.kind, &[]);
-                    let (kind, at) = (header.kind | REPLY, Some(header.sequence));
-                    let sent = host.sender.send(kind, header.slot, at, &[&answer]);
-                    sent.and_then(|_| host.sender.flush()).unwrap();
-                }
+                let (kind, executed) = (header.kind, header.sequence);
+                let reply = || plain_host::answer(kind, &[]);
+                plain_host::respond(host.sender.as_ref(), header, executed, reply).unwrap();
             }
         });
         test(&plain_host::session(guest, true), &received, &waits);
@@ -149,7 +146,7 @@ fn waits_sleep_if_the_program_asks_for_it() {
         assert_eq!(
             waited(session, calls, synchronize),
             [StreamSynchronize::INFO.number],
-            "the word of the first wait is still set"
+            "the host has not cleared the first wait's word"
         );
         session.close();
     });

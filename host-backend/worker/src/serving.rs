@@ -228,10 +228,10 @@ impl Session {
         // No call is pending. The next call or an order (`Orders::set_waker`) wakes
         // this thread.
         let quiet = self.replies.completion.is_empty() && self.copies.tokens.is_empty();
-        let is_watched = self.copies.tokens.is_empty() && self.replies.completion.is_watched();
-        receiver.set_polls(quiet || !is_watched);
+        let is_watched =
+            !quiet && self.copies.tokens.is_empty() && self.replies.completion.is_watched();
+        receiver.set_polls(!is_watched);
         let mut wait = match quiet {
-            _ if is_watched && !quiet => Wait::Forever,
             true if self
                 .replies
                 .completion
@@ -240,6 +240,7 @@ impl Session {
                 Wait::Poll
             }
             true => Wait::Forever,
+            false if is_watched => Wait::Forever,
             false => self.pace(),
         };
         if let Some(longest) = self.longest_wait() {

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use paragpu_client::Session;
-use paragpu_communicator::Connection;
+use paragpu_communicator::{Connection, Error, Sender};
 use paragpu_communicator_ring::shm;
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::{Bytes, Field, Text};
+use paragpu_protocol::frame::{FrameHeader, REPLY};
 use paragpu_protocol::handshake::{VERSION, Welcome};
 use paragpu_protocol::layout::{MAX_DEVICES, Regions};
 use paragpu_protocol::reply::encode_done;
@@ -57,6 +58,20 @@ pub fn reply<'a, T: Field<'a>>(value: &T) -> Vec<u8> {
     let tail = encode_done(value, &mut out).to_vec();
     out.extend(tail);
     out
+}
+
+/// Sends the reply to a call, if the guest waits for one. `executed` counts the calls so far.
+pub fn respond(
+    sender: &dyn Sender,
+    call: FrameHeader,
+    executed: u64,
+    reply: impl FnOnce() -> Vec<u8>,
+) -> Result<(), Error> {
+    if call.slot == 0 {
+        return Ok(());
+    }
+    sender.send(call.kind | REPLY, call.slot, Some(executed), &[&reply()])?;
+    sender.flush()
 }
 
 /// The reply to a call that needs no work. `parameters` are those of each kernel: offset and
