@@ -68,7 +68,7 @@ def calls(daemon, samples, rounds):
 
 def copies(daemon, samples, rounds):
     """Bulk copies."""
-    names = ("pageable_h2d", "pageable_d2h", "pinned_h2d", "pinned_d2h")
+    names = ("pageable_h2d", "pageable_d2h", "pinned_h2d", "pinned_d2h", "pageable_h2d_ratio", "pageable_d2h_ratio")
     for at in range(rounds):
         say(f"copies of 64 MiB, {at + 1} of {rounds}")
         raw(samples, "memcpy")
@@ -172,7 +172,7 @@ def results_of(samples):
             note="the same from <<<>>> on, through the CUDA runtime and the driver's interface",
         ),
     ]
-    results.append(measure.result("sync_call_shm", "us", get("shm_call"), get("shm_raw_pingpong"), 3, most=True,
+    results.append(measure.result("sync_call_shm", "us", get("shm_call"), get("shm_raw_pingpong"), 3, most=True, ratio=get("shm_call_ratio"),
                                   note=note("the bare round trip, two threads polling alike, takes {bare} us", bare=get("shm_raw_pingpong"))))
     for name in ("unix", "tcp"):
         # The better of the two ways to wait, so that polling is not counted as our merit.
@@ -181,14 +181,14 @@ def results_of(samples):
         text = "a bare round trip takes {blocked} us where both ends sleep, {polled} us where both poll (the baseline is the shorter)"
         results.append(
             measure.result(
-                f"sync_call_{name}", "us", get(f"{name}_call"), best, 1.3, most=True,
+                f"sync_call_{name}", "us", get(f"{name}_call"), best, 1.3, most=True, ratio=get(f"{name}_call_ratio"),
                 note=note(text, blocked=ways[""], polled=ways["_polled"]),
             )
         )
     for way in ("h2d", "d2h"):
         results.append(
             measure.result(
-                f"bulk_{way}_shm", "B/s", get(f"shm_pageable_{way}"), get("raw_memcpy"), 0.8, most=False,
+                f"bulk_{way}_shm", "B/s", get(f"shm_pageable_{way}"), get("raw_memcpy"), 0.8, most=False, ratio=get(f"shm_pageable_{way}_ratio"),
                 note=note("pageable; pinned memory, which is not staged, does {pinned} B/s", pinned=get(f"shm_pinned_{way}")),
             )
         )
@@ -229,6 +229,15 @@ def results_of(samples):
     return results
 
 
+def precede():
+    """Runs this process, and whatever it starts, before other programs of the machine, if that
+    is permitted: a measurement then stands still for no one."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except OSError as refused:
+        say(f"no real-time priority ({refused.strerror}): other programs will be measured, too")
+
+
 def main():
     """The benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -245,7 +254,8 @@ def main():
     samples = Samples()
     load = os.getloadavg()[0]
     if load > 0.5:
-        say(f"other programs use this machine (load {load:.1f}): figures will be worse than on an idle one")
+        say(f"other programs use this machine (load {load:.1f})")
+    precede()
     samples.add("load_before", load)
     with daemon_of() as daemon:
         if "calls" in wanted:

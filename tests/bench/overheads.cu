@@ -402,42 +402,70 @@ double malloc_free_2m() {
     return each(21, 50, settle, work, settle) * 1e6;
 }
 
-// Bulk copies, in bytes a second.
-double copy_bulk(cudaMemcpyKind kind, bool pinned) {
+// Memory of the program for bulk copies.
+struct Bulk {
     void *memory;
     char *host;
-    CHECK(cudaMalloc(&memory, bulk));
-    if (pinned) {
-        CHECK(cudaMallocHost(reinterpret_cast<void **>(&host), bulk));
-    } else {
-        host = static_cast<char *>(std::malloc(bulk));
+    bool pinned;
+
+    explicit Bulk(bool pinned) : pinned(pinned) {
+        CHECK(cudaMalloc(&memory, bulk));
+        if (pinned) {
+            CHECK(cudaMallocHost(reinterpret_cast<void **>(&host), bulk));
+        } else {
+            host = static_cast<char *>(std::malloc(bulk));
+        }
+        // Not zeros, and every page present.
+        unsigned state = 1;
+        for (size_t at = 0; at + 4 <= bulk; at += 4) {
+            state = state * 1664525u + 1013904223u;
+            std::memcpy(host + at, &state, 4);
+        }
+        CHECK(cudaMemcpy(memory, host, bulk, cudaMemcpyHostToDevice));
     }
-    // Not zeros, and every page present.
-    unsigned state = 1;
-    for (size_t at = 0; at + 4 <= bulk; at += 4) {
-        state = state * 1664525u + 1013904223u;
-        std::memcpy(host + at, &state, 4);
+
+    ~Bulk() {
+        if (pinned) {
+            CHECK(cudaFreeHost(host));
+        } else {
+            std::free(host);
+        }
+        CHECK(cudaFree(memory));
     }
-    CHECK(cudaMemcpy(memory, host, bulk, cudaMemcpyHostToDevice));
+
+    double seconds(cudaMemcpyKind kind) {
+        settle();
+        return seconds_of([&] {
+            if (kind == cudaMemcpyHostToDevice) {
+                CHECK(cudaMemcpy(memory, host, bulk, kind));
+            } else {
+                CHECK(cudaMemcpy(host, memory, bulk, kind));
+            }
+            settle();
+        });
+    }
+};
+
+// Bulk copies, in bytes a second.
+double copy_bulk(cudaMemcpyKind kind, bool pinned) {
+    Bulk all(pinned);
     std::vector<double> rates;
     for (int round = 0; round < 9; ++round) {
-        settle();
-        rates.push_back(bulk / seconds_of([&] {
-                            if (kind == cudaMemcpyHostToDevice) {
-                                CHECK(cudaMemcpy(memory, host, bulk, kind));
-                            } else {
-                                CHECK(cudaMemcpy(host, memory, bulk, kind));
-                            }
-                            settle();
-                        }));
+        rates.push_back(bulk / all.seconds(kind));
     }
-    if (pinned) {
-        CHECK(cudaFreeHost(host));
-    } else {
-        std::free(host);
-    }
-    CHECK(cudaFree(memory));
     return median(rates);
+}
+
+// The rate of pageable copies as a multiple of memcpy's by this thread, in turns.
+double copy_beside_memcpy(cudaMemcpyKind kind) {
+    Bulk all(false);
+    std::vector<char> other(bulk, 1);
+    std::vector<double> ratios;
+    for (int round = 0; round < 21; ++round) {
+        double copied = all.seconds(kind);
+        ratios.push_back(seconds_of([&] { std::memcpy(other.data(), all.host, bulk); }) / copied);
+    }
+    return median(ratios);
 }
 
 // Copies inside the GPU, in bytes a second that are read and written.
@@ -795,6 +823,8 @@ const Measurement measurements[] = {
     {"managed_moved", "us", [] { return managed_pair(true); }, 2},
     {"pageable_h2d", "B/s", [] { return copy_bulk(cudaMemcpyHostToDevice, false); }},
     {"pageable_d2h", "B/s", [] { return copy_bulk(cudaMemcpyDeviceToHost, false); }},
+    {"pageable_h2d_ratio", "", [] { return copy_beside_memcpy(cudaMemcpyHostToDevice); }},
+    {"pageable_d2h_ratio", "", [] { return copy_beside_memcpy(cudaMemcpyDeviceToHost); }},
     {"pinned_h2d", "B/s", [] { return copy_bulk(cudaMemcpyHostToDevice, true); }},
     {"pinned_d2h", "B/s", [] { return copy_bulk(cudaMemcpyDeviceToHost, true); }},
     {"copy_inside", "B/s", copy_inside},

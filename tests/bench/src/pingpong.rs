@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use paragpu_communicator::{Polling, Spin};
 
 use crate::error::Error;
-use crate::sample::each;
+use crate::sample::{BATCH, each};
 
 /// Bytes of the smallest call and of its reply on the wire: a header of 16,
 /// and 8 of value (and, in a reply, 8 of status).
 const CALL: usize = 24;
 const REPLY: usize = 32;
 /// Batches that one measurement times.
-const BATCHES: usize = 500;
+pub const BATCHES: usize = 500;
 /// Round trips before the timed ones.
 const WARM_UP: usize = 500;
 
@@ -60,13 +60,13 @@ fn await_value(line: &CachePadded, value: u64) {
     poll_until(|| (line.0.load(Ordering::Acquire) == value).then_some(()));
 }
 
-/// Median seconds of a round trip through two cache lines.
-pub fn shared_memory() -> f64 {
+/// Median seconds of a round trip through two cache lines, timed in so many batches.
+pub fn shared_memory(batches: usize) -> f64 {
     let (there, back) = (
         CachePadded(AtomicU64::new(0)),
         CachePadded(AtomicU64::new(0)),
     );
-    let trips = (WARM_UP + BATCHES * 16) as u64;
+    let trips = (WARM_UP + batches * BATCH) as u64;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for trip in 1..=trips {
@@ -84,7 +84,7 @@ pub fn shared_memory() -> f64 {
         for _ in 0..WARM_UP {
             let Ok(()) = operation();
         }
-        let Ok(seconds) = each(BATCHES, operation);
+        let Ok(seconds) = each(batches, operation);
         seconds
     })
 }
@@ -141,8 +141,8 @@ fn receive(socket: &mut dyn Stream, bytes: &mut [u8], manner: WaitMode) -> std::
     Ok(())
 }
 
-/// Median seconds of a round trip over a socket.
-pub fn socket(kind: Socket, manner: WaitMode) -> Result<f64, Error> {
+/// Median seconds of a round trip over a socket, timed in so many batches.
+pub fn socket(kind: Socket, manner: WaitMode, batches: usize) -> Result<f64, Error> {
     let [mut here, mut there] = pair(kind)?;
     for end in [&here, &there] {
         end.set_nonblocking(manner == WaitMode::Polling)?;
@@ -150,7 +150,7 @@ pub fn socket(kind: Socket, manner: WaitMode) -> Result<f64, Error> {
     std::thread::scope(|scope| {
         let echo = scope.spawn(move || -> std::io::Result<()> {
             let mut call = [0; CALL];
-            for _ in 0..WARM_UP + BATCHES * 16 {
+            for _ in 0..WARM_UP + batches * BATCH {
                 receive(there.as_mut(), &mut call, manner)?;
                 there.write_all(&[1; REPLY])?;
             }
@@ -161,7 +161,7 @@ pub fn socket(kind: Socket, manner: WaitMode) -> Result<f64, Error> {
             receive(here.as_mut(), &mut [0; REPLY], manner)
         };
         (0..WARM_UP).try_for_each(|_| operation())?;
-        let seconds = each(BATCHES, operation)?;
+        let seconds = each(batches, operation)?;
         echo.join()
             .unwrap_or_else(|_| Err(std::io::Error::other("the echoing thread panicked")))?;
         Ok(seconds)
@@ -174,10 +174,10 @@ mod tests {
 
     #[test]
     fn every_kind_comes_back() {
-        assert!(shared_memory() > 0.0);
+        assert!(shared_memory(3) > 0.0);
         for kind in [Socket::Unix, Socket::Tcp] {
             for manner in [WaitMode::Blocking, WaitMode::Polling] {
-                assert!(socket(kind, manner).unwrap() > 0.0, "{kind:?} {manner:?}");
+                assert!(socket(kind, manner, 3).unwrap() > 0.0, "{kind:?} {manner:?}");
             }
         }
     }

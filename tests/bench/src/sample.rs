@@ -15,6 +15,9 @@ pub fn seconds_of<R>(work: impl FnOnce() -> R) -> (f64, R) {
     (start.elapsed().as_secs_f64(), result)
 }
 
+/// Operations of a batch.
+pub const BATCH: usize = 16;
+
 /// Median seconds of one `operation`. It is timed in batches of a few, so that
 /// reading the clock costs little and a batch that the system interrupted does
 /// not count.
@@ -22,7 +25,6 @@ pub fn seconds_of<R>(work: impl FnOnce() -> R) -> (f64, R) {
 /// # Errors
 /// The first that an operation returns.
 pub fn each<E>(batches: usize, mut operation: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
-    const BATCH: usize = 16;
     let mut values = Vec::with_capacity(batches);
     for _ in 0..batches {
         let (seconds, result) = seconds_of(|| (0..BATCH).try_for_each(|_| operation()));

@@ -11,10 +11,11 @@ use crate::error::Error;
 use crate::pingpong::{self, Socket, WaitMode};
 use crate::sample::{each, median, print, seconds_of};
 
-/// Alternations of measurement and baseline.
-const ROUNDS: usize = 11;
+/// Alternations of measurement and baseline, each of a few milliseconds: what a processor
+/// shares with others changes more slowly, and affects both.
+const ROUNDS: usize = 101;
 /// Batches of round trips in each.
-const BATCHES: usize = 300;
+const BATCHES: usize = 60;
 /// Launches between two waits, so few that every queue takes them.
 const BURST: usize = 200;
 
@@ -28,7 +29,7 @@ fn open() -> Result<(Arc<Session>, Guest), Error> {
     Ok((Session::open(&config, 0)?, config))
 }
 
-/// Round trips, alternating with bare ones.
+/// Round trips, alternating with bare ones, and the median ratio of neighbours.
 pub fn calls() -> Result<(), Error> {
     let (session, config) = open()?;
     let communicator = config.communicator;
@@ -39,20 +40,31 @@ pub fn calls() -> Result<(), Error> {
         other => return Err(Error::NoBaseline(other)),
     };
     let (mut calls, mut bare, mut polled) = (Vec::new(), Vec::new(), Vec::new());
+    let mut ratios = Vec::new();
     for _ in 0..ROUNDS {
         // The worker may have gone to sleep meanwhile.
         (0..500).try_for_each(|_| session.ping())?;
-        calls.push(each(BATCHES, || session.ping())?);
-        match kind {
-            None => bare.push(pingpong::shared_memory()),
-            Some(kind) => {
-                bare.push(pingpong::socket(kind, WaitMode::Blocking)?);
-                polled.push(pingpong::socket(kind, WaitMode::Polling)?);
+        let call = each(BATCHES, || session.ping())?;
+        let shortest = match kind {
+            None => {
+                let trip = pingpong::shared_memory(BATCHES);
+                bare.push(trip);
+                trip
             }
-        }
+            Some(kind) => {
+                let slept = pingpong::socket(kind, WaitMode::Blocking, BATCHES)?;
+                let spun = pingpong::socket(kind, WaitMode::Polling, BATCHES)?;
+                bare.push(slept);
+                polled.push(spun);
+                slept.min(spun)
+            }
+        };
+        calls.push(call);
+        ratios.push(call / shortest);
     }
     print("call", "us", median(calls) * MICROS);
     print("raw_pingpong", "us", median(bare) * MICROS);
+    print("call_ratio", "", median(ratios));
     if !polled.is_empty() {
         print("raw_pingpong_polled", "us", median(polled) * MICROS);
     }
