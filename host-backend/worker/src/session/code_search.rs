@@ -12,6 +12,9 @@ const PRINTING: [&str; 1] = ["vprintf"];
 const MAX_BYTES: u64 = 16 << 20;
 /// Images up to this size are searched without a thread.
 const SHORT: usize = 16 << 10;
+/// Maximum number of unfinished searches that are remembered; with more, a kernel counts as
+/// printing.
+const MAX_SOUGHT: usize = 256;
 /// Maximum number of concurrent searches: each keeps an image in memory.
 const MAX_SEARCHES: usize = 4;
 
@@ -54,11 +57,6 @@ impl CodeSearch {
         let prints = paragpu_fatbin::may_name(image, &PRINTING, arch, MAX_BYTES);
         let _ = self.0.set(prints);
     }
-
-    /// Waits for the result.
-    fn wait(&self) -> bool {
-        *self.0.wait()
-    }
 }
 
 /// Whether a kernel may print.
@@ -82,22 +80,54 @@ impl Prints {
             Some(false) => Self::No,
         }
     }
+}
 
-    /// The result so far.
-    pub(crate) fn now(&self) -> Self {
-        match self {
-            Self::Sought(search) => Self::of(search),
-            known => known.clone(),
+/// Whether any of several kernels may print.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MayPrint {
+    known: bool,
+    /// Searches in progress, each once.
+    sought: Vec<Arc<CodeSearch>>,
+}
+
+impl MayPrint {
+    /// Adds a kernel.
+    pub(crate) fn add(&mut self, prints: Prints) {
+        match prints {
+            Prints::No => {}
+            Prints::Sought(search) if !self.known && self.sought.len() < MAX_SOUGHT => {
+                if !self.sought.iter().any(|other| Arc::ptr_eq(other, &search)) {
+                    self.sought.push(search);
+                }
+            }
+            Prints::Yes | Prints::Sought(_) => {
+                self.known = true;
+                self.sought.clear();
+            }
         }
     }
 
-    /// Waits for the result.
-    pub(crate) fn wait(&self) -> bool {
-        match self {
-            Self::No => false,
-            Self::Yes => true,
-            Self::Sought(search) => search.wait(),
+    /// Adds the kernels of another.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        if other.known {
+            self.add(Prints::Yes);
         }
+        for search in &other.sought {
+            self.add(Prints::of(search));
+        }
+    }
+
+    /// The result so far: a kernel whose code is still being searched may print.
+    pub(crate) fn now(&mut self) -> bool {
+        for search in std::mem::take(&mut self.sought) {
+            self.add(Prints::of(&search));
+        }
+        self.known || !self.sought.is_empty()
+    }
+
+    /// Whether no kernel was added that may print, without looking at searches.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.known && self.sought.is_empty()
     }
 }
 
@@ -111,7 +141,7 @@ mod tests {
             for spaces in [0, SHORT + 1] {
                 let image = format!("{}{code}", " ".repeat(spaces)).into_bytes();
                 let search = CodeSearch::begin(Arc::new(image), Some(90));
-                assert_eq!(Prints::of(&search).wait(), prints);
+                assert_eq!(*search.0.wait(), prints);
                 let known = Prints::of(&search);
                 assert!(matches!(
                     (known, prints),
@@ -120,6 +150,6 @@ mod tests {
             }
         }
         let huge = vec![b' '; MAX_BYTES as usize + 1];
-        assert!(Prints::of(&CodeSearch::begin(Arc::new(huge), None)).wait());
+        assert!(*CodeSearch::begin(Arc::new(huge), None).0.wait());
     }
 }
