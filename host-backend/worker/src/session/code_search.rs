@@ -1,8 +1,10 @@
 //! Determines whether a module's kernels can print. Searching the code takes milliseconds
-//! per megabyte, so a separate thread does it, except for short code.
+//! per megabyte, so other threads do it, except for short code.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 /// The functions that printing code calls. A failed assert prints too; that output is
 /// read when the device has failed.
@@ -15,11 +17,50 @@ const SHORT: usize = 16 << 10;
 /// Maximum number of unfinished searches that are remembered; with more, a kernel counts as
 /// printing.
 const MAX_SOUGHT: usize = 256;
-/// Maximum number of concurrent searches: each keeps an image in memory.
-const MAX_SEARCHES: usize = 4;
+/// Maximum number of threads that search.
+const MAX_THREADS: usize = 4;
+/// Maximum number of images that wait for them, and stay in memory; with more, a module counts
+/// as printing.
+const MAX_QUEUED: usize = 256;
 
-/// Searches in progress.
-static SEARCHES: AtomicUsize = AtomicUsize::new(0);
+/// The searches of the process.
+static SEARCHES: Mutex<Searches> = Mutex::new(Searches {
+    threads: 0,
+    queue: VecDeque::new(),
+});
+
+#[derive(Debug)]
+struct Searches {
+    threads: usize,
+    queue: VecDeque<Job>,
+}
+
+/// A search that waits for a thread.
+#[derive(Debug)]
+struct Job {
+    search: Arc<CodeSearch>,
+    image: Arc<Vec<u8>>,
+    arch: Option<u32>,
+}
+
+impl Job {
+    fn run(self) {
+        self.search.look(&self.image, self.arch);
+    }
+}
+
+/// Searches until the queue is empty.
+fn search() {
+    loop {
+        let mut searches = SEARCHES.lock();
+        let Some(job) = searches.queue.pop_front() else {
+            searches.threads -= 1;
+            return;
+        };
+        drop(searches);
+        job.run();
+    }
+}
 
 /// The result for a module's code.
 #[derive(Debug, Default)]
@@ -29,28 +70,34 @@ impl CodeSearch {
     /// Begins to search an image loaded by a device of compute capability `arch`, times
     /// ten.
     pub(crate) fn begin(image: Arc<Vec<u8>>, arch: Option<u32>) -> Arc<Self> {
-        let search = Arc::new(Self::default());
-        let by_thread = image.len() > SHORT
-            && SEARCHES
-                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
-                    (count < MAX_SEARCHES).then_some(count + 1)
-                })
-                .is_ok();
-        if by_thread {
-            let (found, looked) = (Arc::clone(&search), Arc::clone(&image));
-            let thread = std::thread::Builder::new().name("code search".into());
-            let begun = thread.spawn(move || {
-                found.look(&looked, arch);
-                drop(looked);
-                SEARCHES.fetch_sub(1, Ordering::AcqRel);
-            });
-            if begun.is_ok() {
-                return search;
+        let found = Arc::new(Self::default());
+        let is_short = image.len() <= SHORT;
+        let job = Job {
+            search: Arc::clone(&found),
+            image,
+            arch,
+        };
+        let mut searches = SEARCHES.lock();
+        if is_short {
+            drop(searches);
+            job.run();
+        } else if searches.queue.len() >= MAX_QUEUED {
+            let _ = found.0.set(true);
+        } else {
+            searches.queue.push_back(job);
+            if searches.threads < MAX_THREADS {
+                let thread = std::thread::Builder::new().name("code search".into());
+                if thread.spawn(search).is_ok() {
+                    searches.threads += 1;
+                }
             }
-            SEARCHES.fetch_sub(1, Ordering::AcqRel);
+            if searches.threads == 0 {
+                searches.threads = 1;
+                drop(searches);
+                search();
+            }
         }
-        search.look(&image, arch);
-        search
+        found
     }
 
     fn look(&self, image: &[u8], arch: Option<u32>) {
@@ -134,6 +181,21 @@ impl MayPrint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_code_than_threads_is_searched() {
+        let image = |number: usize| format!("{}{number} call vprintf", " ".repeat(SHORT));
+        let searches: Vec<_> = (0..4 * MAX_THREADS)
+            .map(|number| CodeSearch::begin(Arc::new(image(number).into_bytes()), Some(90)))
+            .collect();
+        let mut all = MayPrint::default();
+        for search in searches.iter().chain(&searches) {
+            all.add(Prints::of(search));
+            assert!(all.now());
+        }
+        assert!(searches.iter().all(|search| *search.0.wait()));
+        assert!(all.now());
+    }
 
     #[test]
     fn short_and_long_code_is_searched() {
