@@ -121,11 +121,11 @@ impl Replies {
     }
 
     /// Answers a call that is no longer pending.
-    pub(crate) fn finish(
+    pub(crate) fn finish<'a, T: Field<'a>>(
         &mut self,
         gpu: &mut Gpu,
         at: At,
-        outcome: Outcome<()>,
+        outcome: Outcome<T>,
     ) -> Result<(), SessionEnd> {
         match self.answer(gpu, at, outcome) {
             Ok(_) | Err(Fault::Call(_) | Fault::Stall) => Ok(()),

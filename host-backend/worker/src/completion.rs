@@ -65,7 +65,7 @@ impl Session {
                 }
                 over
             }
-            Goal::Ready(_) => true,
+            Goal::Ready(_) | Goal::Behind(..) => true,
         })
     }
 
@@ -73,6 +73,10 @@ impl Session {
         let has_printed = self.replies.forward_output(&mut self.gpu)?;
         if let Goal::Ready(reply) = &pending.goal {
             return self.replies.link.send_reply(pending.at, &[reply]);
+        }
+        if let Goal::Behind(_, ranges) = &pending.goal {
+            let changed = self.host.have_changed(ranges);
+            return self.replies.finish(&mut self.gpu, pending.at, changed);
         }
         let outcome = match pending.then {
             Continuation::Reply => Ok(()),
@@ -118,6 +122,7 @@ impl Session {
             Goal::Stream(wait) => self.objects.streams.end_wait(&mut self.gpu, &wait),
             _ => {}
         }
-        self.replies.finish(&mut self.gpu, pending.at, Err(fault))
+        self.replies
+            .finish::<()>(&mut self.gpu, pending.at, Err(fault))
     }
 }
