@@ -133,8 +133,8 @@ impl Replies {
         }
     }
 
-    /// Sends new kernel output.
-    pub(crate) fn forward_output(&mut self, gpu: &mut Gpu) -> Result<(), SessionEnd> {
+    /// Sends new kernel output. Returns whether there was some.
+    pub(crate) fn forward_output(&mut self, gpu: &mut Gpu) -> Result<bool, SessionEnd> {
         self.printing.forward(gpu, &mut self.link)
     }
 }

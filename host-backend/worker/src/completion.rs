@@ -70,7 +70,7 @@ impl Session {
     }
 
     fn finish(&mut self, pending: Pending) -> Result<(), SessionEnd> {
-        self.replies.forward_output(&mut self.gpu)?;
+        let has_printed = self.replies.forward_output(&mut self.gpu)?;
         if let Goal::Ready(reply) = &pending.goal {
             return self.replies.link.send_reply(pending.at, &[reply]);
         }
@@ -81,7 +81,8 @@ impl Session {
         let outcome = match pending.then {
             Continuation::Reply => Ok(()),
             Continuation::Signal(token) => {
-                self.copies.tokens.signal(token, true);
+                // The guest reads output before a reply, so it has to ask.
+                self.copies.tokens.signal(token, !has_printed);
                 Ok(())
             }
             Continuation::HostUnmap(offset) => self.host.unpin(&mut self.gpu, offset),
