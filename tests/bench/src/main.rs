@@ -85,7 +85,9 @@ fn raw(name: Raw, bulk: usize) -> Result<(), Error> {
         .to_possible_value()
         .map(|value| format!("raw_{}", value.get_name().replace('-', "_")))
         .unwrap_or_default();
-    let trip = |socket, manner| pingpong::socket(socket, manner, pingpong::BATCHES).map(|value| value * MICROS);
+    let trip = |socket, manner| {
+        pingpong::socket(socket, manner, pingpong::BATCHES).map(|value| value * MICROS)
+    };
     let (unit, value) = match name {
         Raw::PingpongShm => ("us", pingpong::shared_memory(pingpong::BATCHES) * MICROS),
         Raw::PingpongUnix => ("us", trip(Socket::Unix, WaitMode::Blocking)?),

@@ -177,7 +177,10 @@ mod tests {
         assert!(shared_memory(3) > 0.0);
         for kind in [Socket::Unix, Socket::Tcp] {
             for manner in [WaitMode::Blocking, WaitMode::Polling] {
-                assert!(socket(kind, manner, 3).unwrap() > 0.0, "{kind:?} {manner:?}");
+                assert!(
+                    socket(kind, manner, 3).unwrap() > 0.0,
+                    "{kind:?} {manner:?}"
+                );
             }
         }
     }
