@@ -191,6 +191,7 @@ CALLS = {
         [("condition", "u64"), ("kind", "u8"), ("value", "u32"), ("assigns", "bool"), ("bodies", "Bytes")],
         "",
     ),
+    0x0A09: ("GraphNodeUpdates", [("updates", "Bytes")], ""),
 }
 NUMBERS = {name: number for number, (name, _, _) in CALLS.items()}
 

@@ -1,8 +1,10 @@
 //! Counters of the process's calls to its host.
 //!
-//! They are spread over several cache lines, so that threads that launch at the same time
-//! do not slow each other down.
+//! The first threads have counters of their own, which they change without atomic
+//! read-modify-writes. Later threads share counters in several cache lines, so that threads
+//! that launch at the same time hardly slow each other down.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +13,10 @@ use std::time::Instant;
 use paragpu_protocol::table::CALLS;
 use parking_lot::Mutex;
 
-const STRIPES: usize = 16;
+/// Threads with counters of their own, and counters that the other threads share.
+const OWN: usize = 48;
+const SHARED: usize = 16;
+const STRIPES: usize = OWN + SHARED;
 
 /// Counts since the process began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,27 +52,55 @@ static COUNTERS: [Stripe; STRIPES] = [const {
     }
 }; STRIPES];
 
-fn stripe() -> &'static Stripe {
+/// Adds to one of the thread's counters.
+#[inline]
+fn add(counter: impl FnOnce(&Stripe) -> &AtomicU64, more: u64) {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
+        /// One more than the index of the thread's counters; 0 before its first call.
+        static PLACE: Cell<usize> = const { Cell::new(0) };
     }
-    let mine = OWN.try_with(|mine| *mine).unwrap_or(0);
-    COUNTERS.get(mine).unwrap_or(&COUNTERS[0])
+    #[cold]
+    fn choose() -> usize {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        1 + if next < OWN {
+            next
+        } else {
+            OWN + next % SHARED
+        }
+    }
+    let place = PLACE.with(|place| {
+        if place.get() == 0 {
+            place.set(choose());
+        }
+        place.get() - 1
+    });
+    let Some(stripe) = COUNTERS.get(place) else {
+        return;
+    };
+    let counter = counter(stripe);
+    if place < OWN {
+        let count = counter.load(Ordering::Relaxed);
+        counter.store(count.wrapping_add(more), Ordering::Relaxed);
+    } else {
+        counter.fetch_add(more, Ordering::Relaxed);
+    }
 }
 
 /// The program called a CUDA function.
+#[inline]
 pub fn count_call() {
-    stripe().calls.fetch_add(1, Ordering::Relaxed);
+    add(|stripe| &stripe.calls, 1);
 }
 
+#[inline]
 pub(crate) fn count_posted() {
-    stripe().posted.fetch_add(1, Ordering::Relaxed);
+    add(|stripe| &stripe.posted, 1);
 }
 
 /// Begins the wait for a call's reply; dropping the result ends it.
 pub(crate) fn count_synchronous(number: u16) -> Option<Waiting> {
-    stripe().synchronous.fetch_add(1, Ordering::Relaxed);
+    add(|stripe| &stripe.synchronous, 1);
     let began = CLOCKED.load(Ordering::Relaxed).then(Instant::now)?;
     Some(Waiting { number, began })
 }
@@ -119,11 +152,11 @@ fn waits_to_json() -> String {
 }
 
 pub(crate) fn count_to_device(bytes: u64) {
-    stripe().to_device.fetch_add(bytes, Ordering::Relaxed);
+    add(|stripe| &stripe.to_device, bytes);
 }
 
 pub(crate) fn count_from_device(bytes: u64) {
-    stripe().from_device.fetch_add(bytes, Ordering::Relaxed);
+    add(|stripe| &stripe.from_device, bytes);
 }
 
 /// The counts so far.

@@ -30,7 +30,7 @@ impl HeldReferences {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.graphs.iter().all(|(_, held)| held.is_empty())
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{PTX, Worker, parameters, read_back};
 use paragpu_client::Session;
-use paragpu_client::graph_exec::{GraphExec, Refusal};
+use paragpu_client::graph_exec::{GraphExec, KernelChange, Refusal};
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
 use paragpu_client::objects::capture::Mode;
@@ -268,7 +268,7 @@ fn updates_send_what_differs() {
     assert_eq!(exec.update(&of([1, 20, 3])).unwrap(), Ok(()));
     exec.launch(session, stream).unwrap();
     session.synchronize().unwrap();
-    assert_eq!(worker.count("GraphNodeUpdate"), 1);
+    assert_eq!(worker.count("GraphNodeUpdates"), 1);
     assert_eq!(read_back(session, memory + 64, 1), [20]);
     let name = |number| NodeName {
         graph: graph.id(),
@@ -298,6 +298,127 @@ fn updates_send_what_differs() {
 }
 
 #[test]
+fn changes_travel_with_the_next_launch() {
+    let Some((worker, session)) = start() else {
+        return;
+    };
+    let memory = session.memory().allocate(4096).unwrap();
+    let inner = |values: [u32; 2]| {
+        let graph = Graph::new();
+        let first = graph.add(fill(session, memory, values[0]), &[]).unwrap();
+        let second = fill(session, memory + 64, values[1]);
+        graph.add(second, &[first.number.into()]).unwrap();
+        graph
+    };
+    let graph = Graph::new();
+    let child = inner([1, 2]).embed().unwrap();
+    let first = graph.add(Work::Child(Arc::clone(&child)), &[]).unwrap();
+    let last = graph
+        .add(fill(session, memory + 128, 3), &[first.number.into()])
+        .unwrap();
+    let exec = instantiate(session, &graph);
+    let launched = |calls, values: [u8; 3]| {
+        exec.launch(session, session.legacy()).unwrap();
+        session.synchronize().unwrap();
+        assert_eq!(worker.count("GraphNodeUpdates"), calls);
+        for (place, value) in (0..).zip(values) {
+            assert_eq!(read_back(session, memory + place * 64, 1), [value]);
+        }
+    };
+    launched(0, [1, 2, 3]);
+    for value in [31, 32, 33] {
+        exec.set(last, fill(session, memory + 128, value)).unwrap();
+    }
+    exec.set_child(&child, &inner([11, 12])).unwrap();
+    assert_eq!(worker.count("GraphNodeUpdates"), 0);
+    launched(1, [11, 12, 33]);
+    exec.set_child(&child, &inner([11, 12])).unwrap();
+    exec.set(last, fill(session, memory + 128, 33)).unwrap();
+    launched(1, [11, 12, 33]);
+    // The same order by other numbers.
+    let renumbered = Graph::new();
+    let removed = renumbered.add(Work::Empty, &[]).unwrap();
+    renumbered.remove(removed.number).unwrap();
+    let before = renumbered.add(fill(session, memory, 41), &[]).unwrap();
+    let after = fill(session, memory + 64, 42);
+    renumbered.add(after, &[before.number.into()]).unwrap();
+    exec.set_child(&child, &renumbered).unwrap();
+    launched(2, [41, 42, 33]);
+    // Other dependencies.
+    let apart = inner([51, 52]);
+    apart.undepend(&[(0.into(), 1)]).unwrap();
+    let refused = exec.set_child(&child, &apart);
+    assert_eq!(refused, Err(Status::GRAPH_EXEC_UPDATE_FAILURE));
+    launched(2, [41, 42, 33]);
+    // Nothing is sent for a graph that ends before it is launched.
+    exec.set(last, fill(session, memory + 128, 61)).unwrap();
+    exec.destroy().unwrap();
+    session.synchronize().unwrap();
+    assert_eq!(worker.count("GraphNodeUpdates"), 2);
+}
+
+#[test]
+fn a_kernel_is_changed_in_place() {
+    let Some((worker, session)) = start() else {
+        return;
+    };
+    let module = session.modules().load(PTX, &[]).unwrap();
+    let function = session.modules().function(&module, "write").unwrap();
+    let limited = session.modules().function(&module, "kernel").unwrap();
+    let memory = session.memory().allocate(4096).unwrap();
+    let graph = Graph::new();
+    let work = Work::Kernel(Arc::new(kernel(session, &function, memory)));
+    let node = graph.add(work, &[]).unwrap();
+    let other = graph.add(fill(session, memory + 512, 1), &[]).unwrap();
+    let exec = instantiate(session, &graph);
+    let set = |node, function, block, address| {
+        let change = KernelChange {
+            ordinal: session.ordinal(),
+            function,
+            handle: 7,
+            grid: [1; 3],
+            block: [block, 1, 1],
+            dynamic_shared: 0,
+            parameters: &parameters(address),
+        };
+        exec.set_kernel(node, &change)
+    };
+    let launched = |calls, address| {
+        let stream = session.legacy();
+        session
+            .copies()
+            .memset(memory, 0, 0, 1, 512, 1, stream)
+            .unwrap();
+        exec.launch(session, stream).unwrap();
+        session.synchronize().unwrap();
+        assert_eq!(worker.count("GraphNodeUpdates"), calls);
+        let written: Vec<u64> = (0..8)
+            .map(|place| memory + place * 64)
+            .filter(|place| read_back(session, *place, 3) == [1, 2, 3])
+            .collect();
+        assert_eq!(written, [address]);
+    };
+    launched(0, memory);
+    // The first change replaces what the graph still has, later ones do not.
+    for (calls, place) in [(1, 64), (2, 128), (3, 192)] {
+        set(node, &function, 32, memory + place).unwrap();
+        launched(calls, memory + place);
+    }
+    set(node, &function, 32, memory + 192).unwrap();
+    launched(3, memory + 192);
+    // Refused changes leave the node as it was.
+    let refused = set(node, &limited, 1024, memory + 256);
+    assert_eq!(refused, Err(Status::INVALID_VALUE));
+    let refused = set(other, &function, 32, memory + 256);
+    assert_eq!(refused, Err(Status::INVALID_VALUE));
+    launched(3, memory + 192);
+    let Work::Kernel(first) = graph.work(node.number).unwrap() else {
+        panic!("it is a kernel");
+    };
+    assert_eq!(first.parameters, parameters(memory));
+}
+
+#[test]
 fn large_graphs_travel_in_parts() {
     let Some((worker, session)) = start() else {
         return;
@@ -314,6 +435,18 @@ fn large_graphs_travel_in_parts() {
     exec.launch(session, session.legacy()).unwrap();
     session.synchronize().unwrap();
     assert_eq!(read_back(session, memory, 1), [77]);
+    for number in graph.nodes() {
+        let name = NodeName {
+            graph: graph.id(),
+            number,
+        };
+        exec.set(name, fill(session, memory, 1 + number % 200))
+            .unwrap();
+    }
+    exec.launch(session, session.legacy()).unwrap();
+    session.synchronize().unwrap();
+    assert!(worker.count("GraphNodeUpdates") > 1);
+    assert_eq!(read_back(session, memory, 1), [1]);
 }
 
 #[test]

@@ -155,7 +155,7 @@ pub struct CudaDevice {
     pub(crate) modules: Table<LoadedModule>,
     pub(crate) functions: Table<Arc<Kernel>>,
     pub(crate) arrays: Table<Array>,
-    graphs: Table<OpenGraph>,
+    pub(crate) graphs: Table<OpenGraph>,
     pub(crate) names: Names,
     bound: Bound,
     imported: Imported,

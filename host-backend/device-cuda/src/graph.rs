@@ -1,5 +1,7 @@
 //! Graphs, and the objects that their nodes refer to.
 
+use std::collections::BTreeSet;
+
 use paragpu_device::{Bodies, Error, GraphNode, Result, StreamId, Work};
 use paragpu_protocol::status::Status;
 
@@ -7,7 +9,7 @@ use crate::device::{CudaDevice, stream};
 use crate::sys::Graph;
 
 /// An object that a node refers to and that the session can destroy.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NodeObject {
     Function(u64),
     Event(u64),
@@ -21,30 +23,37 @@ pub struct OpenGraph {
     /// The work of each node.
     works: Vec<Work<'static>>,
     named: Vec<(u32, NodeObject)>,
+    /// Kernels that were updated in the executable graph alone. Programs update the kernels of a
+    /// graph before each launch, but it is hardly ever instantiated again.
+    stale: BTreeSet<u32>,
     /// The value of `gone` when all referenced objects were last found to exist.
     seen: u64,
 }
 
 impl OpenGraph {
     fn name(&mut self, number: u32, work: &Work<'_>) {
-        let array = |end: &paragpu_device::CopyEnd| match end {
-            paragpu_device::CopyEnd::Array { array, .. } => Some(NodeObject::Array(array.0)),
-            paragpu_device::CopyEnd::Linear { .. } => None,
-        };
-        let names = match work {
-            Work::Launch(launch) => [Some(NodeObject::Function(launch.function.0)), None],
-            Work::EventRecord(event) | Work::EventWait(event) => {
-                [Some(NodeObject::Event(event.0)), None]
-            }
-            Work::CopyRect {
-                destination,
-                source,
-                ..
-            } => [array(destination), array(source)],
-            _ => [None, None],
-        };
-        let names = names.into_iter().flatten();
+        let names = named(work).into_iter().flatten();
         self.named.extend(names.map(|name| (number, name)));
+    }
+}
+
+/// The objects that work refers to.
+fn named(work: &Work<'_>) -> [Option<NodeObject>; 2] {
+    let array = |end: &paragpu_device::CopyEnd| match end {
+        paragpu_device::CopyEnd::Array { array, .. } => Some(NodeObject::Array(array.0)),
+        paragpu_device::CopyEnd::Linear { .. } => None,
+    };
+    match work {
+        Work::Launch(launch) => [Some(NodeObject::Function(launch.function.0)), None],
+        Work::EventRecord(event) | Work::EventWait(event) => {
+            [Some(NodeObject::Event(event.0)), None]
+        }
+        Work::CopyRect {
+            destination,
+            source,
+            ..
+        } => [array(destination), array(source)],
+        _ => [None, None],
     }
 }
 
@@ -66,6 +75,7 @@ impl CudaDevice {
             graph: self.context.graph_begin()?,
             works: Vec::with_capacity(nodes.len()),
             named: Vec::new(),
+            stale: BTreeSet::new(),
             seen: self.names.gone,
         };
         for (number, node) in (0_u32..).zip(&nodes) {
@@ -129,14 +139,61 @@ impl CudaDevice {
                 format!("node {number} is {before:?}, not {work:?}"),
             ));
         }
-        self.context
-            .graph_update(&mut open.graph, number, (&work, &found))?;
-        open.named.retain(|(other, _)| *other != number);
-        open.name(number, &work);
+        // Attributes cannot be updated in an executable graph.
+        let has_attributes = |work: &Work<'_>| match work {
+            Work::Launch(launch) => launch.has_attributes(),
+            _ => false,
+        };
+        let can_update = !has_attributes(before) && !has_attributes(&work);
+        let is_kernel = matches!(work, Work::Launch(_));
+        if !is_kernel {
+            self.context
+                .graph_set(&mut open.graph, number, (&work, &found))?;
+        }
+        let graph = &mut open.graph;
+        let updated = can_update && self.context.graph_update(graph, number, (&work, &found))?;
+        if is_kernel && updated {
+            open.stale.insert(number);
+        } else if is_kernel {
+            self.context.graph_set(graph, number, (&work, &found))?;
+            open.stale.remove(&number);
+        }
+        if !updated {
+            self.catch_up(open)?;
+            self.context.graph_ready(&mut open.graph)?;
+        }
+        if named(&work) != open.works.get(number as usize).map_or([None; 2], named) {
+            open.named.retain(|(other, _)| *other != number);
+            open.name(number, &work);
+        }
         if let Some(place) = open.works.get_mut(number as usize) {
             *place = work;
         }
         Ok(())
+    }
+
+    /// Updates the graph from which the executable graph was instantiated.
+    fn catch_up(&self, open: &mut OpenGraph) -> Result<()> {
+        while let Some(number) = open.stale.first().copied() {
+            if let Some(work) = open.works.get(number as usize) {
+                let found = self.look_up(work)?;
+                self.context
+                    .graph_set(&mut open.graph, number, (work, &found))?;
+            }
+            open.stale.pop_first();
+        }
+        Ok(())
+    }
+
+    /// Updates all graphs from which executable graphs were instantiated: kernels that they alone
+    /// refer to are about to be unloaded.
+    pub(crate) fn catch_up_graphs(&mut self) {
+        let mut graphs = std::mem::take(&mut self.graphs);
+        for open in graphs.values_mut() {
+            // A kernel that is unloaded already fails each launch.
+            let _ = self.catch_up(open);
+        }
+        self.graphs = graphs;
     }
 
     pub(crate) fn enable_node(

@@ -71,6 +71,13 @@ impl<T> Table<T> {
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|(_, value)| value.as_ref())
     }
+
+    /// All objects, to be changed.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots
+            .iter_mut()
+            .filter_map(|(_, value)| value.as_mut())
+    }
 }
 
 #[cfg(test)]

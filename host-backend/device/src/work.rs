@@ -75,6 +75,12 @@ impl<'a> Launch<'a> {
             parameters: parameters.into(),
         }
     }
+
+    /// Whether it has attributes as a graph's node.
+    #[must_use]
+    pub fn has_attributes(&self) -> bool {
+        self.cooperative || self.cluster != [0; 3] || !self.preferences.is_empty()
+    }
 }
 
 /// An attribute of a launch (CUlaunchAttribute).

@@ -1,12 +1,15 @@
 //! Graphs. A node is sent as the call that has the same effect.
 
 use paragpu_device::{Conditional, ConditionalKind, GraphNode, Work};
-use paragpu_protocol::codec::{DecodeError, Reader};
+use paragpu_protocol::call::WireCall as _;
+use paragpu_protocol::codec::{Bytes, DecodeError, Reader, decode_all};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{GraphConditional, GraphLaunch, GraphNodeUpdate, GraphNodes};
+use paragpu_protocol::table::{
+    GraphConditional, GraphLaunch, GraphNodeUpdate, GraphNodeUpdates, GraphNodes,
+};
 use paragpu_protocol::types::GraphNode as WireNode;
 
-use crate::calls::handler;
+use crate::calls::{Handle as _, handler};
 use crate::error::{Fault, Outcome, fail};
 use crate::session::code_search::{MayPrint, Prints};
 use crate::session::gpu::Gpu;
@@ -131,6 +134,32 @@ impl Objects {
             bytes: call.work.0.len(),
         };
         graphs.update(gpu, call.graph.0, update)
+    }
+
+    /// Executes each update, whether or not others fail. Returns the first error.
+    pub(crate) fn graph_node_updates(
+        &mut self,
+        gpu: &mut Gpu,
+        call: &GraphNodeUpdates<'_>,
+    ) -> Outcome<()> {
+        let mut outcome = Ok(());
+        let mut reader = Reader::new(call.updates.0);
+        while reader.remaining() > 0 {
+            let Ok(Bytes(payload)) = reader.field::<Bytes<'_>>() else {
+                return fail(Status::INVALID_VALUE, "updates of nodes are truncated");
+            };
+            let Ok(update) = decode_all::<GraphNodeUpdate<'_>>(payload) else {
+                return fail(Status::INVALID_VALUE, "an update of a node is malformed");
+            };
+            let updated = self.graph_node_update(gpu, &update);
+            if updated.is_ok()
+                && let Some(change) = update.change()
+            {
+                self.apply(gpu, &change, GraphNodeUpdate::INFO.number, payload)?;
+            }
+            outcome = outcome.and(updated);
+        }
+        outcome
     }
 
     /// Instantiating the graph reports invalid nodes. They are not recorded, because a

@@ -40,6 +40,13 @@ fn GraphNodeUpdate(
     work: Bytes<'a>,
 );
 
+/// The nodes that changed since a graph's last launch.
+#[call(0x0a09, posted, idempotent, part(objects))]
+fn GraphNodeUpdates(
+    /// A sequence of `Bytes`, each of which is an encoded `GraphNodeUpdate`.
+    updates: Bytes<'a>,
+);
+
 /// cuGraphNodeSetEnabled: enables or disables a kernel, copy or memset, from the next launch on.
 #[call(0x0a06, posted, idempotent, changes(GraphExec = graph), key(node), part(objects, graphs))]
 fn GraphNodeEnable(

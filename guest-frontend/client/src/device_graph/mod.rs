@@ -39,7 +39,7 @@ use crate::user_object::HeldReferences;
 use nodes::{NodeCalls, call};
 pub(crate) use plan::{DeviceGraph, check_memory};
 use plan::{Plan, Staging, Step};
-pub use update::Refusal;
+pub use update::{KernelChange, Refusal};
 
 /// Maximum number of bytes of nodes in one call.
 const PART: usize = MAX_PAYLOAD - 64;
@@ -150,6 +150,8 @@ impl Graphs {
                 number: 0,
                 call: 0,
                 work: Vec::new(),
+                is_changed: false,
+                words: 0,
                 function: 0,
                 staging: None,
                 enabled: true,
@@ -282,6 +284,7 @@ impl Graphs {
     pub(crate) fn launch(&self, graph: &DeviceGraph, stream: &Arc<Stream>) -> Result<()> {
         let mut plan = graph.plan.lock();
         plan.check()?;
+        self.send_changes(graph.handle, &mut plan)?;
         if self.parts.host.is_adopted_in(&plan.words) {
             self.parts.streams.synchronize(stream)?;
         }

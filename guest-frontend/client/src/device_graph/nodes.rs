@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use paragpu_protocol::call::WireCall;
-use paragpu_protocol::codec::{Bytes, encode_all};
+use paragpu_protocol::codec::{Bytes, Field as _, encode_all};
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
@@ -41,7 +41,13 @@ pub(super) fn call<'a, C: WireCall<'a>>(call: &C) -> (u16, Vec<u8>) {
 }
 
 fn launch_call(kernel: &Kernel) -> (u16, Vec<u8>) {
-    call(&Launch {
+    let mut work = Vec::new();
+    (encode_launch(kernel, &mut work), work)
+}
+
+/// Appends the call of a kernel to `out`; its number.
+pub(super) fn encode_launch(kernel: &Kernel, out: &mut Vec<u8>) -> u16 {
+    let launch = Launch {
         function: kernel.function.handle(),
         stream: StreamHandle::LEGACY,
         grid: kernel.shape.grid,
@@ -52,7 +58,10 @@ fn launch_call(kernel: &Kernel) -> (u16, Vec<u8>) {
         cluster: kernel.shape.cluster,
         preferences: Bytes(&kernel.shape.preferences.encode()),
         parameters: Bytes(&kernel.parameters),
-    })
+    };
+    let tail = launch.encode(out);
+    out.extend_from_slice(tail);
+    Launch::INFO.number
 }
 
 /// The call of a conditional node. The nodes that follow it are its bodies.

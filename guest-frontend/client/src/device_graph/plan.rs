@@ -33,6 +33,8 @@ pub(super) struct Plan {
     /// Of each flat node.
     pub(super) steps: Vec<Step>,
     pub(super) by_name: HashMap<NodeName, usize>,
+    /// The flat nodes whose changes have not been sent, each once. The next launch sends them.
+    pub(super) changed: Vec<usize>,
     /// The memory that kernels and copies may use, from all parameters, as for a launch.
     pub(super) words: Vec<u8>,
     /// Host functions.
@@ -52,7 +54,12 @@ pub(super) struct Step {
     /// Number of the node that does its work.
     pub(super) number: u32,
     pub(super) call: u16,
+    /// A kernel's is that of its last change that was sent, others' of the last change.
     pub(super) work: Vec<u8>,
+    /// Its change has not been sent.
+    pub(super) is_changed: bool,
+    /// Where a kernel's parameters begin in [`Plan::words`].
+    pub(super) words: usize,
     /// Its host function; 0 for none.
     pub(super) function: u64,
     /// Its bytes go through pinned memory.
@@ -70,6 +77,15 @@ pub(super) struct Staging {
     pub(super) fills: bool,
     /// The host function that fills or empties it.
     pub(super) function: u64,
+}
+
+impl Step {
+    /// Makes a call its work; whether it differs from the last one.
+    pub(super) fn become_call(&mut self, call: u16, work: Vec<u8>) -> bool {
+        let differs = call != self.call || work != self.work;
+        (self.call, self.work) = (call, work);
+        differs
+    }
 }
 
 impl Plan {
@@ -96,9 +112,10 @@ impl Plan {
     pub(super) fn gather_words(&mut self) {
         self.words.clear();
         self.memory.clear();
-        for (flat, step) in self.flat.iter().zip(&self.steps) {
+        for (flat, step) in self.flat.iter().zip(&mut self.steps) {
             match &flat.work {
                 Work::Kernel(kernel) => {
+                    step.words = self.words.len();
                     self.words.extend_from_slice(&kernel.parameters);
                     let whole = self.words.len().next_multiple_of(8);
                     self.words.resize(whole, 0);
@@ -108,6 +125,29 @@ impl Plan {
                 // Shadows that copies and memsets use are already visible.
                 _ => debug_assert!(step.call != Launch::INFO.number),
             }
+        }
+    }
+
+    /// Updates the words of a kernel that had as many bytes of parameters.
+    pub(super) fn replace_words(&mut self, index: usize) {
+        let (Some(flat), Some(step)) = (self.flat.get(index), self.steps.get(index)) else {
+            return;
+        };
+        if let Work::Kernel(kernel) = &flat.work
+            && let Some(words) = self.words.get_mut(step.words..)
+            && let Some(words) = words.get_mut(..kernel.parameters.len())
+        {
+            words.copy_from_slice(&kernel.parameters);
+        }
+    }
+
+    /// Records that a node's change must be sent.
+    pub(super) fn note_changed(&mut self, index: usize) {
+        if let Some(step) = self.steps.get_mut(index)
+            && !step.is_changed
+        {
+            step.is_changed = true;
+            self.changed.push(index);
         }
     }
 
@@ -181,6 +221,11 @@ impl DeviceGraph {
         let plan = self.plan.lock();
         plan.check()?;
         Ok(plan.memory.clone())
+    }
+
+    /// Whether it holds no user objects.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        self.plan.lock().held.is_empty()
     }
 
     /// The nodes, with their current work.

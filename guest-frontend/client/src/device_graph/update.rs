@@ -1,16 +1,21 @@
 //! Updates executable graphs.
 
-use paragpu_protocol::codec::Bytes;
+use std::sync::Arc;
+
+use paragpu_protocol::codec::{Bytes, Field as _};
 use paragpu_protocol::handle::GraphExecHandle;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{GraphNodeEnable, GraphNodeUpdate};
+use paragpu_protocol::table::{GraphNodeEnable, GraphNodeUpdate, GraphNodeUpdates};
 
-use super::Graphs;
-use super::nodes::{NodeCalls, conditional_call, fill_size};
+use super::nodes::{NodeCalls, conditional_call, encode_launch, fill_size};
 use super::plan::{DeviceGraph, Plan, Staging, Step};
+use super::{Graphs, PART};
 use crate::copy::volume;
 use crate::error::Result;
-use crate::objects::graph::{Flat, NodeName, Work};
+use crate::host_function::HostFunctions;
+use crate::objects::function::Function;
+use crate::objects::graph::{Flat, Kernel, NodeName, Work};
+use crate::objects::shape::Shape;
 use crate::objects::user_object::References;
 
 /// Why an executable graph was not updated: CUgraphExecUpdateResult.
@@ -26,6 +31,56 @@ pub enum Refusal {
     Function = 7,
 }
 
+/// New parameters of a kernel's node.
+#[derive(Debug)]
+pub struct KernelChange<'a> {
+    /// Device of the guest that it runs on.
+    pub ordinal: u32,
+    /// The kernel.
+    pub function: &'a Arc<Function>,
+    /// The program's handle of it.
+    pub handle: u64,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads in a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// Its parameters, in the layout of [`Function::parameters`].
+    pub parameters: &'a [u8],
+}
+
+impl KernelChange<'_> {
+    fn extents(&self) -> ([u32; 3], [u32; 3], u32) {
+        (self.grid, self.block, self.dynamic_shared)
+    }
+
+    /// Whether the node has these parameters already.
+    fn is_of(&self, kernel: &Kernel) -> bool {
+        let shape = &kernel.shape;
+        Arc::ptr_eq(self.function, &kernel.function)
+            && (self.ordinal, self.handle) == (kernel.ordinal, kernel.handle)
+            && self.extents() == (shape.grid, shape.block, shape.dynamic_shared)
+            && *self.parameters == *kernel.parameters
+    }
+
+    /// A kernel with these parameters, and with the attributes of another one.
+    #[must_use]
+    pub fn to_kernel(&self, had: Option<&Kernel>) -> Kernel {
+        let mut shape = Shape {
+            grid: self.grid,
+            block: self.block,
+            dynamic_shared: self.dynamic_shared,
+            ..Shape::default()
+        };
+        if let Some(Kernel { shape: had, .. }) = had {
+            shape.take_attributes(had);
+        }
+        let (function, parameters) = (Arc::clone(self.function), self.parameters.to_vec());
+        Kernel::new(self.ordinal, function, self.handle, shape, parameters)
+    }
+}
+
 impl Graphs {
     /// cuGraphExecKernelNodeSetParams and similar: from the next launch on, the node
     /// created from `name` does `work`.
@@ -34,16 +89,77 @@ impl Graphs {
     /// `INVALID_VALUE` if there is no such node or it is of another kind;
     /// `GRAPH_EXEC_UPDATE_FAILURE` if its parameters cannot be changed in this way.
     pub(crate) fn set(&self, graph: &DeviceGraph, name: NodeName, work: Work) -> Result<()> {
+        self.set_each(graph, std::iter::once((name, work)))
+    }
+
+    /// The same for several nodes, up to the first that fails.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set).
+    pub(crate) fn set_each(
+        &self,
+        graph: &DeviceGraph,
+        works: impl Iterator<Item = (NodeName, Work)>,
+    ) -> Result<()> {
+        let mut plan = graph.plan.lock();
+        for (name, work) in works {
+            let index = *plan.by_name.get(&name).ok_or(Status::INVALID_VALUE)?;
+            let old = plan.flat.get(index).ok_or(Status::INVALID_VALUE)?;
+            if old.work.kind() != work.kind() {
+                return Err(Status::INVALID_VALUE);
+            }
+            self.check_work(&work)?;
+            let updated = self.change(&mut plan, index, work)?;
+            updated.map_err(|_| Status::GRAPH_EXEC_UPDATE_FAILURE)?;
+        }
+        Ok(())
+    }
+
+    /// As [`set`](Self::set) for a kernel. Its attributes stay.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set); as [`Launches::check`](crate::launch::Launches::check).
+    pub(crate) fn set_kernel(
+        &self,
+        graph: &DeviceGraph,
+        name: NodeName,
+        new: &KernelChange<'_>,
+    ) -> Result<()> {
         let mut plan = graph.plan.lock();
         let index = *plan.by_name.get(&name).ok_or(Status::INVALID_VALUE)?;
-        let old = plan.flat.get(index).ok_or(Status::INVALID_VALUE)?;
-        if old.work.kind() != work.kind() {
+        let flat = plan.flat.get_mut(index).ok_or(Status::INVALID_VALUE)?;
+        let Work::Kernel(kernel) = &mut flat.work else {
             return Err(Status::INVALID_VALUE);
+        };
+        if new.is_of(kernel) {
+            return self.parts.launches.check(new.function, &kernel.shape);
         }
-        self.check_work(&work)?;
-        let updated = self.change(graph.handle, &mut plan, index, work);
-        plan.gather_words();
-        updated?.map_err(|_| Status::GRAPH_EXEC_UPDATE_FAILURE)
+        // A graph that the program may still read has the first one.
+        let Some(own) = Arc::get_mut(kernel) else {
+            let work = Work::Kernel(Arc::new(new.to_kernel(Some(kernel))));
+            self.check_work(&work)?;
+            let updated = self.change(&mut plan, index, work)?;
+            return updated.map_err(|_| Status::GRAPH_EXEC_UPDATE_FAILURE);
+        };
+        if new.ordinal != self.ordinal {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let had = (own.shape.grid, own.shape.block, own.shape.dynamic_shared);
+        let shape = &mut own.shape;
+        (shape.grid, shape.block, shape.dynamic_shared) = new.extents();
+        if let Err(status) = self.parts.launches.check(new.function, shape) {
+            (shape.grid, shape.block, shape.dynamic_shared) = had;
+            return Err(status);
+        }
+        let is_alike = own.parameters.len() == new.parameters.len();
+        (own.ordinal, own.handle) = (new.ordinal, new.handle);
+        own.replace(new.function, new.parameters);
+        plan.note_changed(index);
+        match is_alike {
+            true => plan.replace_words(index),
+            false => plan.gather_words(),
+        }
+        Ok(())
     }
 
     /// Nodes with the same dependencies replace those of the graph, up to the first that
@@ -66,24 +182,17 @@ impl Graphs {
             .enumerate()
             .partition(|(_, flat)| is_value(flat));
         for (index, new) in values.into_iter().chain(others) {
-            let updated = self.change(graph.handle, &mut plan, index, new.work)?;
+            let updated = self.change(&mut plan, index, new.work)?;
             if let Err(refusal) = updated {
                 outcome = Err((Some(new.name), refusal));
                 break;
             }
         }
-        plan.gather_words();
         Ok(outcome)
     }
 
-    /// Updates the work of flat node `index` if it differs.
-    fn change(
-        &self,
-        graph: GraphExecHandle,
-        plan: &mut Plan,
-        index: usize,
-        work: Work,
-    ) -> Result<Result<(), Refusal>> {
+    /// Updates the work of flat node `index`.
+    fn change(&self, plan: &mut Plan, index: usize, work: Work) -> Result<Result<(), Refusal>> {
         let (Some(flat), Some(step)) = (plan.flat.get_mut(index), plan.steps.get_mut(index)) else {
             return Err(Status::INVALID_VALUE);
         };
@@ -95,17 +204,38 @@ impl Graphs {
             }
             // Launches of a graph run one after another, so they can share the memory.
             let made = self.make_copy(new, Some(staging.memory))?;
-            let replaced = self.restage(graph, step, staging, made)?;
-            if replaced.is_ok() {
-                flat.work = work;
+            match Self::restage(&self.parts.host_functions, step, staging, made) {
+                Err(refusal) => return Ok(Err(refusal)),
+                Ok(differs) => {
+                    flat.work = work;
+                    if differs {
+                        plan.note_changed(index);
+                    }
+                    return Ok(Ok(()));
+                }
             }
-            return Ok(replaced);
         }
         if let (Work::MemAlloc(new) | Work::MemFree(new), Work::MemAlloc(old) | Work::MemFree(old)) =
             (&work, &flat.work)
             && new.address != old.address
         {
             return Ok(Err(Refusal::Parameters));
+        }
+        if let (Work::Kernel(new), Work::Kernel(old)) = (&work, &flat.work) {
+            if new.ordinal != self.ordinal {
+                return Err(Status::NOT_SUPPORTED);
+            }
+            let differs = !new.is_like(old);
+            let is_alike = new.parameters.len() == old.parameters.len();
+            flat.work = work;
+            if differs {
+                plan.note_changed(index);
+                match is_alike {
+                    true => plan.replace_words(index),
+                    false => plan.gather_words(),
+                }
+            }
+            return Ok(Ok(()));
         }
         let made = match (&work, &flat.work) {
             (Work::Conditional(new), Work::Conditional(old)) if new.kind != old.kind => {
@@ -117,9 +247,10 @@ impl Graphs {
             }
             _ => self.make(&work)?,
         };
+        let mut differs = false;
         match made {
             NodeCalls::One(call, bytes) if step.function == 0 => {
-                self.send_change(graph, step, call, bytes)?;
+                differs = step.become_call(call, bytes);
             }
             NodeCalls::Host(run) if step.function != 0 => {
                 self.parts.host_functions.replace(step.function, run)
@@ -130,39 +261,86 @@ impl Graphs {
                 return Ok(Err(Refusal::Parameters));
             }
         }
+        let is_memory = matches!(work, Work::MemAlloc(_) | Work::MemFree(_));
         flat.work = work;
+        if differs {
+            plan.note_changed(index);
+        }
+        if is_memory {
+            plan.gather_words();
+        }
         Ok(Ok(()))
     }
 
-    /// Sends the new work of a step's node, if it changed.
-    fn send_change(
-        &self,
-        graph: GraphExecHandle,
-        step: &mut Step,
-        call: u16,
-        bytes: Vec<u8>,
-    ) -> Result<()> {
-        if call != step.call || bytes != step.work {
-            self.parts.link.post(&GraphNodeUpdate {
-                graph,
-                node: step.number,
-                call,
-                work: Bytes(&bytes),
-            })?;
-            (step.call, step.work) = (call, bytes);
+    /// Sends the nodes that changed since the last launch, in as few calls as possible: a
+    /// program may change all nodes of a graph before each launch.
+    pub(super) fn send_changes(&self, graph: GraphExecHandle, plan: &mut Plan) -> Result<()> {
+        if plan.changed.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let changed = std::mem::take(&mut plan.changed);
+        let (mut updates, mut update) = (Vec::new(), Vec::new());
+        // Conditions first, because kernels refer to them.
+        for of_conditions in [true, false] {
+            for index in &changed {
+                let (Some(flat), Some(step)) = (plan.flat.get(*index), plan.steps.get_mut(*index))
+                else {
+                    continue;
+                };
+                if matches!(flat.work, Work::Conditional(_)) != of_conditions {
+                    continue;
+                }
+                step.is_changed = false;
+                if let Work::Kernel(kernel) = &flat.work {
+                    step.work.clear();
+                    step.call = encode_launch(kernel, &mut step.work);
+                }
+                let call = GraphNodeUpdate {
+                    graph,
+                    node: step.number,
+                    call: step.call,
+                    work: Bytes(&step.work),
+                };
+                update.clear();
+                let tail = call.encode(&mut update);
+                update.extend_from_slice(tail);
+                if !updates.is_empty() && updates.len() + update.len() > PART {
+                    self.send_updates(&updates)?;
+                    updates.clear();
+                }
+                if update.len() > PART {
+                    self.parts.link.post(&call)?;
+                    continue;
+                }
+                let bytes = Bytes(&update);
+                let tail = bytes.encode(&mut updates);
+                updates.extend_from_slice(tail);
+            }
+        }
+        plan.changed = changed;
+        plan.changed.clear();
+        match updates.is_empty() {
+            true => Ok(()),
+            false => self.send_updates(&updates),
+        }
+    }
+
+    fn send_updates(&self, updates: &[u8]) -> Result<()> {
+        let updates = Bytes(updates);
+        self.parts
+            .link
+            .post(&GraphNodeUpdates { updates })
+            .map(drop)
     }
 
     /// Changes a copy that is staged in pinned memory, if the new copy is staged in the
-    /// same direction.
+    /// same direction. Returns whether it must be sent.
     fn restage(
-        &self,
-        graph: GraphExecHandle,
+        functions: &HostFunctions,
         step: &mut Step,
         staging: Staging,
         made: NodeCalls,
-    ) -> Result<Result<(), Refusal>> {
+    ) -> Result<bool, Refusal> {
         let NodeCalls::Staged {
             before,
             copy: (call, bytes),
@@ -170,14 +348,13 @@ impl Graphs {
             ..
         } = made
         else {
-            return Ok(Err(Refusal::Parameters));
+            return Err(Refusal::Parameters);
         };
-        let Some(run) = (if staging.fills { before } else { after }) else {
-            return Ok(Err(Refusal::Parameters));
-        };
-        self.send_change(graph, step, call, bytes)?;
-        self.parts.host_functions.replace(staging.function, run);
-        Ok(Ok(()))
+        let run = if staging.fills { before } else { after };
+        let run = run.ok_or(Refusal::Parameters)?;
+        let differs = step.become_call(call, bytes);
+        functions.replace(staging.function, run);
+        Ok(differs)
     }
 
     /// The errors that a launch would return immediately.

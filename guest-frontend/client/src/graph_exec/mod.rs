@@ -18,8 +18,8 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use crate::Session;
-pub use crate::device_graph::Refusal;
 use crate::device_graph::{DeviceGraph, check_memory};
+pub use crate::device_graph::{KernelChange, Refusal};
 use crate::error::Result;
 use crate::event::{DISABLE_TIMING, Event};
 use crate::objects::graph::{Flat, Graph, NodeName, Work};
@@ -297,6 +297,10 @@ impl GraphExec {
 
     /// The segment that executes the node created from `name`.
     fn part(&self, name: NodeName) -> Result<&Part> {
+        if let [part] = &*self.parts {
+            // It looks for the node itself.
+            return Ok(part);
+        }
         let found = self.parts.iter().find(|part| part.graph.has(name));
         found.ok_or(Status::INVALID_VALUE)
     }
@@ -338,6 +342,15 @@ impl GraphExec {
         part.session.graphs().set(&part.graph, name, work)
     }
 
+    /// As [`set`](Self::set) for a kernel. Its attributes stay.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set); those that a launch would return immediately.
+    pub fn set_kernel(&self, name: NodeName, new: &KernelChange<'_>) -> Result<()> {
+        let part = self.part(name)?;
+        part.session.graphs().set_kernel(&part.graph, name, new)
+    }
+
     /// Replaces the work of a child graph's nodes: the new graph's nodes replace the old
     /// one's in order.
     ///
@@ -345,6 +358,18 @@ impl GraphExec {
     /// `INVALID_VALUE` if there is no such node, `GRAPH_EXEC_UPDATE_FAILURE` if the
     /// graphs differ in more than parameters.
     pub fn set_child(&self, old: &Graph, new: &Graph) -> Result<()> {
+        if let [part] = &*self.parts
+            && let Some(works) = old.paired(new)
+        {
+            let works = works.into_iter().map(|(number, work)| {
+                let graph = old.id();
+                (NodeName { graph, number }, work)
+            });
+            let works = works.filter(|(_, work)| !matches!(work, Work::Empty));
+            part.session.graphs().set_each(&part.graph, works)?;
+            self.replace_references(Some(old.id()), new);
+            return Ok(());
+        }
         let (before, after) = (old.flatten()?, new.flatten()?);
         let like = |(one, other): (&Flat, &Flat)| {
             one.work.kind() == other.work.kind() && one.after == other.after
@@ -385,6 +410,9 @@ impl GraphExec {
     }
 
     fn replace_references(&self, first: Option<u32>, graph: &Graph) {
+        if graph.holds_nothing() && self.parts.iter().all(|part| part.graph.holds_nothing()) {
+            return;
+        }
         for part in &self.parts {
             let graphs = part.session.graphs();
             graphs.replace_references(&part.graph, first, graph.references());

@@ -64,6 +64,23 @@ impl Kernel {
         }
     }
 
+    /// Whether launches of both are the same.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.function, &other.function)
+            && self.shape == other.shape
+            && self.parameters == other.parameters
+    }
+
+    /// Replaces function and parameters.
+    pub(crate) fn replace(&mut self, function: &Arc<Function>, parameters: &[u8]) {
+        if !Arc::ptr_eq(function, &self.function) {
+            self.function = Arc::clone(function);
+        }
+        self.parameters.clear();
+        self.parameters.extend_from_slice(parameters);
+        self.pointers = OnceLock::new();
+    }
+
     /// The address of each parameter in [`parameters`](Self::parameters). Valid as long
     /// as the node has these parameters.
     #[must_use]
@@ -428,6 +445,50 @@ impl Graph {
     /// `INVALID_VALUE` if the graph holds fewer.
     pub fn release(&self, object: &Arc<UserObject>, count: u32) -> Result<()> {
         self.held.lock().release(object, count)
+    }
+
+    /// Whether neither it nor a graph in its nodes holds user objects.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        let nodes = self.nodes.lock();
+        let is_leaf = |node: &Node| !matches!(node.work, Work::Child(_) | Work::Conditional(_));
+        let are_leaves = nodes.iter().flatten().all(is_leaf);
+        drop(nodes);
+        self.held.lock().is_empty()
+            && (are_leaves || self.children().iter().all(|child| child.holds_nothing()))
+    }
+
+    /// The work of each node of `other`, by number, if both graphs have the same nodes with the
+    /// same dependencies, all on earlier ones, and none of the nodes is a graph. Then their nodes
+    /// have the same order.
+    pub(crate) fn paired(&self, other: &Self) -> Option<Vec<(u32, Work)>> {
+        let nodes = self.nodes.lock();
+        // Another thread may compare the same graphs the other way around.
+        let others = other.nodes.try_lock()?;
+        if nodes.len() != others.len() {
+            return None;
+        }
+        let mut all = Vec::with_capacity(others.len());
+        for (number, pair) in (0_u32..).zip(nodes.iter().zip(&*others)) {
+            let (one, other) = match pair {
+                (Some(one), Some(other)) => (one, other),
+                (None, None) => continue,
+                _ => return None,
+            };
+            let fits = one.work.kind() == other.work.kind()
+                && !matches!(one.work, Work::Child(_) | Work::Conditional(_))
+                && one.after.len() == other.after.len()
+                && one
+                    .after
+                    .iter()
+                    .zip(&other.after)
+                    .all(|(one, other)| one.node == other.node)
+                && one.after.iter().all(|before| before.node < number);
+            if !fits {
+                return None;
+            }
+            all.push((number, other.work.clone()));
+        }
+        Some(all)
     }
 
     /// The references to user objects of this graph, then those of each graph

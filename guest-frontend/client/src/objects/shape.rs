@@ -27,6 +27,12 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// Takes the attributes over that belong to a graph's node.
+    pub fn take_attributes(&mut self, from: &Self) {
+        (self.cooperative, self.cluster) = (from.cooperative, from.cluster);
+        self.preferences.clone_from(&from.preferences);
+    }
+
     /// What the host's answers about clusters depend on.
     pub(crate) fn of_clusters(&self) -> ClusterLaunch {
         (self.grid, self.block, self.cluster, self.dynamic_shared)

@@ -6,6 +6,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use paragpu_abi::{self as abi, CUcontext, CUctxCreateParams, CUdevice};
 use paragpu_protocol::layout::{DEVICE_STRIDE, MAX_DEVICES};
@@ -85,29 +86,48 @@ struct Primary {
     flags: u32,
 }
 
-static PRIMARIES: [Mutex<Primary>; MAX_DEVICES as usize] = [const {
-    Mutex::new(Primary {
-        context: None,
-        retained: 0,
-        flags: 0,
-    })
+/// A primary context, and its flags and [`ACTIVE`] for programs that query these often.
+struct Guarded {
+    state: AtomicU64,
+    primary: Mutex<Primary>,
+}
+
+/// It is retained.
+const ACTIVE: u64 = 1 << 32;
+
+static PRIMARIES: [Guarded; MAX_DEVICES as usize] = [const {
+    Guarded {
+        state: AtomicU64::new(0),
+        primary: Mutex::new(Primary {
+            context: None,
+            retained: 0,
+            flags: 0,
+        }),
+    }
 }; MAX_DEVICES as usize];
+
+fn guarded(ordinal: u32) -> Result<&'static Guarded> {
+    let guarded = PRIMARIES.get(ordinal as usize);
+    guarded.ok_or(Status::INVALID_DEVICE)
+}
 
 fn with_primary<R>(
     device: CUdevice,
     with: impl FnOnce(u32, &mut Primary) -> Result<R>,
 ) -> Result<R> {
     let ordinal = device::ordinal(device)?;
-    let primary = PRIMARIES
-        .get(ordinal as usize)
-        .ok_or(Status::INVALID_DEVICE)?;
-    let mut primary = primary.lock();
-    with(ordinal, &mut primary)
+    let guarded = guarded(ordinal)?;
+    let mut primary = guarded.primary.lock();
+    let result = with(ordinal, &mut primary);
+    let active = if primary.retained > 0 { ACTIVE } else { 0 };
+    let state = u64::from(primary.flags) | active;
+    guarded.state.store(state, Ordering::Release);
+    result
 }
 
 /// The primary context of a device, if it was ever retained.
 pub fn primary(ordinal: u32) -> Option<Arc<Context>> {
-    PRIMARIES.get(ordinal as usize)?.lock().context.clone()
+    guarded(ordinal).ok()?.primary.lock().context.clone()
 }
 
 impl Primary {
@@ -201,11 +221,11 @@ pub(crate) unsafe fn cuDevicePrimaryCtxGetState(
     flags: *mut c_uint,
     active: Out<'_, c_int>,
 ) -> Result {
-    with_primary(device, |_, primary| {
-        // SAFETY: `flags` is null or writable, as the caller promises.
-        unsafe { put(flags, primary.flags) }?;
-        active.put(c_int::from(primary.retained > 0))
-    })
+    let state = &guarded(device::ordinal(device)?)?.state;
+    let state = state.load(Ordering::Acquire);
+    // SAFETY: `flags` is null or writable, as the caller promises.
+    unsafe { put(flags, (state & !ACTIVE) as c_uint) }?;
+    active.put(c_int::from(state & ACTIVE != 0))
 }
 
 pub(crate) fn cuCtxCreate_v2(

@@ -14,7 +14,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
 use super::graph::{find, find_node, node_handle, node_name};
-use super::graph_node::{copy, fill, general, kernel};
+use super::graph_node::{copy, fill, general, kernel_change};
 use super::host_call::host_call;
 use super::{Result, device, event, get, put, put_if, unsupported_use};
 use crate::current;
@@ -220,9 +220,15 @@ pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
     node: CUgraphNode,
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Result {
-    // SAFETY: the caller upholds the contract of `kernel`.
-    set(exec, node, |current| unsafe {
-        kernel(given, Some(current))
+    let found = find_exec(exec)?;
+    let inner = inner(&found)?;
+    let name = node_name(node)?;
+    // SAFETY: the caller upholds the contract of `kernel_change`.
+    let set = unsafe { kernel_change(given, |new| inner.object.set_kernel(name, new)) };
+    set.map_err(|status| match inner.object.work(name) {
+        Ok(Work::Kernel(_)) => status,
+        // Reported first.
+        _ => Status::INVALID_VALUE,
     })
 }
 

@@ -9,6 +9,7 @@ use paragpu_abi::{
     CUarray, CUcontext, CUevent, CUgraph, CUgraphNode, cudaGraphEdgeData, cudaGraphNodeParams,
     cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemsetParams, dim3,
 };
+use paragpu_client::graph_exec::KernelChange;
 use paragpu_client::launch::Shape;
 use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, Kernel, Marked, Work};
 use paragpu_client::objects::preference;
@@ -41,14 +42,30 @@ const ASSIGN_DEFAULT: c_uint = 1;
 /// A kernel node's work.
 ///
 /// # Safety
-/// `given` is null or a record whose `kernelParams` or `extra` are as CUDA's
-/// documentation of `cuLaunchKernel` requires.
+/// As for [`kernel_change`].
 pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work>) -> Result<Work> {
     // SAFETY: `given` is null or readable, as the caller promises.
+    unsafe { get(given) }?;
+    let had = match had {
+        None => None,
+        Some(Work::Kernel(had)) => Some(&**had),
+        Some(_) => return Err(Status::INVALID_VALUE),
+    };
+    // SAFETY: the caller upholds the contract of `kernel_change`.
+    unsafe { kernel_change(given, |new| Ok(Work::Kernel(Arc::new(new.to_kernel(had))))) }
+}
+
+/// Passes the parameters of a kernel node on.
+///
+/// # Safety
+/// `given` is null or a record whose `kernelParams` or `extra` are as CUDA's
+/// documentation of `cuLaunchKernel` requires.
+pub unsafe fn kernel_change<R>(
+    given: *const CUDA_KERNEL_NODE_PARAMS_v2,
+    take: impl FnOnce(&KernelChange<'_>) -> Result<R>,
+) -> Result<R> {
+    // SAFETY: `given` is null or readable, as the caller promises.
     let given = unsafe { get(given) }?;
-    if had.is_some_and(|had| !matches!(had, Work::Kernel(_))) {
-        return Err(Status::INVALID_VALUE);
-    }
     let named = if given.func.is_null() {
         given.kern
     } else {
@@ -56,26 +73,20 @@ pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work
     };
     let callable = callable(named)?;
     let function = callable.function()?;
-    let mut shape = Shape {
-        grid: [given.gridDimX, given.gridDimY, given.gridDimZ],
-        block: [given.blockDimX, given.blockDimY, given.blockDimZ],
-        dynamic_shared: given.sharedMemBytes,
-        ..Shape::default()
+    let pass_on = |parameters: &[u8]| {
+        host::adopt_named(callable.session, parameters)?;
+        take(&KernelChange {
+            ordinal: callable.session.ordinal(),
+            function,
+            handle: named as u64,
+            grid: [given.gridDimX, given.gridDimY, given.gridDimZ],
+            block: [given.blockDimX, given.blockDimY, given.blockDimZ],
+            dynamic_shared: given.sharedMemBytes,
+            parameters,
+        })
     };
-    // Attributes belong to the node and stay.
-    if let Some(Work::Kernel(had)) = had {
-        take_attributes(&mut shape, &had.shape);
-    }
-    // SAFETY: the caller upholds the contract of `parameters`.
-    let parameters = unsafe { launch::parameters(function, given.kernelParams, given.extra) }?;
-    host::adopt_named(callable.session, &parameters)?;
-    Ok(Work::Kernel(Arc::new(Kernel::new(
-        callable.session.ordinal(),
-        Arc::clone(function),
-        named as u64,
-        shape,
-        parameters,
-    ))))
+    // SAFETY: the caller upholds the contract of `with_parameters`.
+    unsafe { launch::with_parameters(function, given.kernelParams, given.extra, pass_on) }
 }
 
 /// A copy node's work, in a context.
@@ -373,12 +384,6 @@ fn child_of(node: CUgraphNode) -> Result<Arc<Graph>> {
     }
 }
 
-/// Takes the attributes of a kernel node for another.
-fn take_attributes(shape: &mut Shape, from: &Shape) {
-    (shape.cooperative, shape.cluster) = (from.cooperative, from.cluster);
-    shape.preferences.clone_from(&from.preferences);
-}
-
 /// Changes the shape of a kernel node's launch.
 fn reshape(node: CUgraphNode, change: impl FnOnce(&mut Shape)) -> Result {
     let (graph, number) = find_node(node)?;
@@ -518,7 +523,7 @@ pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
 
 pub(crate) fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode) -> Result {
     let from = kernel_of(from)?;
-    reshape(to, |shape| take_attributes(shape, &from.shape))
+    reshape(to, |shape| shape.take_attributes(&from.shape))
 }
 
 /// # Safety

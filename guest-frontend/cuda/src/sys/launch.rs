@@ -112,28 +112,33 @@ unsafe fn packed(function: &Function, extra: *mut *mut c_void, out: &mut Vec<u8>
     Ok(())
 }
 
-/// Packs the parameters of a launch, from `pointers` or from `extra`.
+/// Packs the parameters of a launch, from `pointers` or from `extra`, in memory of the thread.
 ///
 /// # Safety
 /// `pointers` is null or leads to each parameter's bytes, `extra` null or a
 /// list that ends with CU_LAUNCH_PARAM_END (cuLaunchKernel).
-pub unsafe fn parameters(
+#[inline]
+pub unsafe fn with_parameters<R>(
     function: &Function,
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
-) -> Result<Vec<u8>> {
+    take: impl FnOnce(&[u8]) -> Result<R>,
+) -> Result<R> {
     if !pointers.is_null() && !extra.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let mut out = Vec::new();
-    if extra.is_null() {
+    let mut parameters = PARAMETERS.try_with(Cell::take).unwrap_or_default();
+    parameters.clear();
+    let gathered = if extra.is_null() {
         // SAFETY: the caller upholds the contract of `gather`.
-        unsafe { gather(function, pointers, &mut out) }?;
+        unsafe { gather(function, pointers, &mut parameters) }
     } else {
         // SAFETY: the caller upholds the contract of `packed`.
-        unsafe { packed(function, extra, &mut out) }?;
-    }
-    Ok(out)
+        unsafe { packed(function, extra, &mut parameters) }
+    };
+    let taken = gathered.and_then(|()| take(&parameters));
+    let _ = PARAMETERS.try_with(|kept| kept.set(parameters));
+    taken
 }
 
 /// Launches a kernel.
@@ -160,36 +165,27 @@ unsafe fn launch(
         return Err(Status::INVALID_HANDLE);
     }
     if stream.is_capturing() {
-        // SAFETY: the caller upholds the contract of `parameters`.
-        let parameters = unsafe { parameters(function, pointers, extra) }?;
-        host::adopt_named(session, &parameters)?;
-        let (ordinal, function) = (session.ordinal(), Arc::clone(function));
-        let kernel = Kernel::new(ordinal, function, named as u64, shape.clone(), parameters);
-        return session.launches().capture(stream, kernel);
+        let capture = |parameters: &[u8]| {
+            host::adopt_named(session, parameters)?;
+            let (ordinal, function) = (session.ordinal(), Arc::clone(function));
+            let (shape, parameters) = (shape.clone(), parameters.to_vec());
+            let kernel = Kernel::new(ordinal, function, named as u64, shape, parameters);
+            session.launches().capture(stream, kernel)
+        };
+        // SAFETY: the caller upholds the contract of `with_parameters`.
+        return unsafe { with_parameters(function, pointers, extra, capture) };
     }
-    if !pointers.is_null() && !extra.is_null() {
-        return Err(Status::INVALID_VALUE);
-    }
-    let mut parameters = PARAMETERS.try_with(Cell::take).unwrap_or_default();
-    parameters.clear();
-    let gathered = if extra.is_null() {
-        // SAFETY: the caller upholds the contract of `gather`.
-        unsafe { gather(function, pointers, &mut parameters) }
-    } else {
-        // SAFETY: the caller upholds the contract of `packed`.
-        unsafe { packed(function, extra, &mut parameters) }
-    };
-    let launched = gathered.and_then(|()| {
-        if host::adopt_named(session, &parameters)? {
+    let launch = |parameters: &[u8]| {
+        if host::adopt_named(session, parameters)? {
             // The memory's contents are sent now, so other devices must have written them.
             session.streams().synchronize(stream)?;
         }
         session
             .launches()
-            .launch(function, stream, shape, &parameters)
-    });
-    let _ = PARAMETERS.try_with(|kept| kept.set(parameters));
-    launched?;
+            .launch(function, stream, shape, parameters)
+    };
+    // SAFETY: the caller upholds the contract of `with_parameters`.
+    unsafe { with_parameters(function, pointers, extra, launch) }?;
     if settings().launch_blocking {
         return session.streams().synchronize(stream);
     }

@@ -31,6 +31,7 @@ impl ModuleDevice for CudaDevice {
     }
 
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
+        self.catch_up_graphs();
         self.names.gone += 1;
         self.names.targets.clear();
         let loaded = self

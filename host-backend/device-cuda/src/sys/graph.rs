@@ -291,15 +291,13 @@ impl Context {
         record
     }
 
-    /// Sets the launch attributes of a kernel node; whether there are any.
-    fn kernel_attributes(&self, node: *mut c_void, launch: &Launch<'_>) -> Result<bool> {
-        let mut any = false;
+    /// Sets the launch attributes of a kernel node.
+    fn kernel_attributes(&self, node: *mut c_void, launch: &Launch<'_>) -> Result<()> {
         for (id, value) in attributes_of(launch) {
             // SAFETY: the node is alive; the value has the attribute's field.
             check(unsafe { (self.driver.cuGraphKernelNodeSetAttribute)(node, id, &value) })?;
-            any = true;
         }
-        Ok(any)
+        Ok(())
     }
 
     /// Instantiates the graph, or instantiates it again.
@@ -326,23 +324,57 @@ impl Context {
             .try_for_each(|number| self.enable(graph, number, false))
     }
 
-    /// Updates a node. If the driver cannot update the executable graph, the graph is
-    /// instantiated again.
+    /// Updates a node of the executable graph, from its next launch on. Returns false if the
+    /// driver cannot: then the graph must be [instantiated](Self::graph_ready) again.
     pub fn graph_update(
         &self,
         graph: &mut Graph,
         number: u32,
         (work, found): (&Work<'_>, &Resolved<'_>),
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let node = graph.node(number)?;
         if let Work::Conditional(conditional) = work {
-            return graph.rename(number, conditional.condition);
+            graph.rename(number, conditional.condition)?;
+            return Ok(true);
         }
         let mut extra = Extra::new();
         let mut record = self.record(graph, work, found, &mut extra)?;
         let d = &self.driver;
         let exec = graph.exec as *mut c_void;
         let context = self.raw as *mut c_void;
+        // SAFETY: as for `graph_add`.
+        let changed = check(unsafe {
+            match &mut record {
+                Record::Empty | Record::Conditional(_) => 0,
+                Record::Kernel(r) => (d.cuGraphExecKernelNodeSetParams_v2)(exec, node, r),
+                Record::Copy(r) => (d.cuGraphExecMemcpyNodeSetParams)(exec, node, r, context),
+                Record::Set(r) => (d.cuGraphExecMemsetNodeSetParams)(exec, node, r, context),
+                Record::Words(records) => {
+                    let r = records.node(self.raw);
+                    (d.cuGraphExecBatchMemOpNodeSetParams)(exec, node, &r)
+                }
+                Record::Host(r) => (d.cuGraphExecHostNodeSetParams)(exec, node, r),
+                Record::Mark(e) => (d.cuGraphExecEventRecordNodeSetEvent)(exec, node, *e),
+                Record::Wait(e) => (d.cuGraphExecEventWaitNodeSetEvent)(exec, node, *e),
+            }
+        });
+        match changed {
+            Err(error) if error.status.is_sticky() => Err(error),
+            changed => Ok(changed.is_ok()),
+        }
+    }
+
+    /// Updates a node of the graph from which executable graphs are instantiated.
+    pub fn graph_set(
+        &self,
+        graph: &mut Graph,
+        number: u32,
+        (work, found): (&Work<'_>, &Resolved<'_>),
+    ) -> Result<()> {
+        let node = graph.node(number)?;
+        let mut extra = Extra::new();
+        let mut record = self.record(graph, work, found, &mut extra)?;
+        let d = &self.driver;
         // SAFETY: as for `graph_add`.
         check(unsafe {
             match &mut record {
@@ -358,34 +390,10 @@ impl Context {
                 Record::Wait(e) => (d.cuGraphEventWaitNodeSetEvent)(node, *e),
             }
         })?;
-        let mut instantiate = false;
-        if let Work::Launch(launch) = work {
-            // These attributes cannot be updated in an executable graph.
-            instantiate = self.kernel_attributes(node, launch)?;
+        match work {
+            Work::Launch(launch) => self.kernel_attributes(node, launch),
+            _ => Ok(()),
         }
-        if !instantiate {
-            // SAFETY: as for `graph_add`.
-            let changed = check(unsafe {
-                match &mut record {
-                    Record::Empty | Record::Conditional(_) => 0,
-                    Record::Kernel(r) => (d.cuGraphExecKernelNodeSetParams_v2)(exec, node, r),
-                    Record::Copy(r) => (d.cuGraphExecMemcpyNodeSetParams)(exec, node, r, context),
-                    Record::Set(r) => (d.cuGraphExecMemsetNodeSetParams)(exec, node, r, context),
-                    Record::Words(records) => {
-                        let r = records.node(self.raw);
-                        (d.cuGraphExecBatchMemOpNodeSetParams)(exec, node, &r)
-                    }
-                    Record::Host(r) => (d.cuGraphExecHostNodeSetParams)(exec, node, r),
-                    Record::Mark(e) => (d.cuGraphExecEventRecordNodeSetEvent)(exec, node, *e),
-                    Record::Wait(e) => (d.cuGraphExecEventWaitNodeSetEvent)(exec, node, *e),
-                }
-            });
-            instantiate = changed.is_err_and(|error| !error.status.is_sticky());
-        }
-        if instantiate {
-            return self.graph_ready(graph);
-        }
-        Ok(())
     }
 
     /// Enables or disables a node.

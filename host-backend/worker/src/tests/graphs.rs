@@ -6,8 +6,8 @@ use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     ContextSynchronize, CopyFromDevice, EventRecord, GraphBegin, GraphConditional, GraphDestroy,
-    GraphInstantiate, GraphLaunch, GraphNodeUpdate, GraphNodes, HostFuncDone, HostFuncLaunch,
-    MemMap, Memset, Ping,
+    GraphInstantiate, GraphLaunch, GraphNodeUpdate, GraphNodeUpdates, GraphNodes, HostFuncDone,
+    HostFuncLaunch, MemMap, Memset, Ping,
 };
 use paragpu_protocol::types::GraphNode;
 
@@ -86,6 +86,54 @@ fn a_graph_is_built_launched_changed_and_destroyed() {
     guest.post(&launch());
     let (status, call) = guest.call(&ContextSynchronize {}).unwrap_err();
     assert_eq!((status, call), (Status::INVALID_HANDLE, 0x0a04));
+    guest.goodbye();
+}
+
+#[test]
+fn updates_together_are_updates_one_by_one() {
+    let mut guest = Guest::new();
+    let base = guest.regions.arena;
+    let memory = MemMap {
+        address: DeviceAddress(base),
+        size: CHUNK,
+    };
+    guest.call(&memory).unwrap();
+    let nodes = [node(&fill(base, 1), &[]), node(&fill(base + 4, 2), &[0])].concat();
+    begin(&mut guest, &nodes, 2).unwrap();
+    let update = |node, work: &[u8]| {
+        let update = encode_all(&GraphNodeUpdate {
+            graph: GRAPH,
+            node,
+            call: Memset::INFO.number,
+            work: Bytes(work),
+        });
+        encode_all(&Bytes(&update))
+    };
+    let (first, second) = (encode_all(&fill(base, 8)), encode_all(&fill(base + 4, 9)));
+    // One that fails does not keep others from being executed.
+    let updates = [update(0, &first), update(7, &first), update(1, &second)].concat();
+    guest.post(&GraphNodeUpdates {
+        updates: Bytes(&updates),
+    });
+    let (status, call) = guest.call(&ContextSynchronize {}).unwrap_err();
+    assert_eq!(
+        (status, call),
+        (Status::INVALID_VALUE, GraphNodeUpdates::INFO.number)
+    );
+    guest.post(&launch());
+    let read = CopyFromDevice {
+        source: base,
+        size: 8,
+        stream: StreamHandle::LEGACY,
+    };
+    assert_eq!(guest.fetch(&read, 8).unwrap(), [8, 8, 8, 8, 9, 9, 9, 9]);
+    for malformed in [&updates[..updates.len() - 1], &[1, 0, 0, 0, 0][..]] {
+        guest.post(&GraphNodeUpdates {
+            updates: Bytes(malformed),
+        });
+        let (status, _) = guest.call(&ContextSynchronize {}).unwrap_err();
+        assert_eq!(status, Status::INVALID_VALUE);
+    }
     guest.goodbye();
 }
 
