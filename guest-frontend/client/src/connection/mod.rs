@@ -52,7 +52,7 @@ const MAX_KEPT: usize = 4 << 20;
 /// Bytes kept between two checks of the host's acknowledgements.
 const CHECK_INTERVAL: usize = 64 << 10;
 /// Bytes kept beyond which acknowledgements are read even if no thread waits.
-const HIGH_WATER: usize = 2 * ACKNOWLEDGE_EVERY;
+const HIGH_WATER: usize = ACKNOWLEDGE_EVERY;
 /// Maximum wait for frames before other conditions are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -175,7 +175,8 @@ impl Drop for Lending<'_> {
         // Bytes that the host has acknowledged meanwhile need not be copied.
         self.0.drain(Wait::Poll);
         let mut outgoing = self.0.outgoing.lock();
-        self.0.forget(&mut outgoing);
+        let taken = self.0.positions.taken.load(Ordering::Relaxed);
+        outgoing.kept.trim(|header| header.sequence <= taken);
         outgoing.kept.own();
     }
 }
@@ -222,13 +223,12 @@ impl Link {
         recovery: Option<Recovery>,
     ) -> Self {
         let waker = connection.receiver.waker();
-        let kept = if recovery.is_some() { HIGH_WATER } else { 0 };
         Self {
             turns: Alone::default(),
             outgoing: Alone(Mutex::new(Outgoing {
                 sender: Arc::clone(&connection.sender),
                 sequence: 0,
-                kept: Retained::with_capacity(kept),
+                kept: Retained::default(),
                 look: CHECK_INTERVAL,
                 generation: 0,
                 paused_by: None,
@@ -551,6 +551,7 @@ impl Link {
             is_awaited,
         } = message;
         let mut turn = None;
+        let mut polls = 0;
         loop {
             if turn.is_none() && self.turns.is_taken() {
                 turn = self.turns.take(self.patience.spin);
@@ -586,8 +587,11 @@ impl Link {
                         self.positions.sent.store(sequence, Ordering::Relaxed);
                     }
                     note(sequence);
-                    if self.recovery.is_some() {
-                        self.keep(outgoing, message);
+                    let much = self.recovery.is_some() && self.keep(outgoing, message);
+                    // Others need not wait while this thread reads.
+                    drop(turn);
+                    if much {
+                        self.drain(Wait::Poll);
                     }
                     return Ok(sequence);
                 }
@@ -596,6 +600,11 @@ impl Link {
                     let generation = outgoing.generation;
                     drop(outgoing);
                     if self.queue_up(&mut turn) {
+                        continue;
+                    }
+                    if polls < turns::EAGER_POLLS && self.turns.has_several() {
+                        polls += 1;
+                        std::hint::spin_loop();
                         continue;
                     }
                     // The host may itself wait for room towards the guest.
@@ -623,8 +632,8 @@ impl Link {
         turn.is_some()
     }
 
-    /// Keeps the call that was just sent.
-    fn keep(&self, mut outgoing: MutexGuard<'_, Outgoing>, message: Message<'_>) {
+    /// Keeps the call that was just sent. Returns whether acknowledgements should be read.
+    fn keep(&self, mut outgoing: MutexGuard<'_, Outgoing>, message: Message<'_>) -> bool {
         let sequence = outgoing.sequence;
         if self.positions.taken.load(Ordering::Relaxed) + 1 >= sequence {
             // All earlier calls are acknowledged, so their memory is reused.
@@ -639,20 +648,16 @@ impl Link {
             }
         }
         if outgoing.kept.len() < outgoing.look {
-            return;
+            return false;
         }
         self.forget(&mut outgoing);
-        let much = outgoing.kept.len() >= HIGH_WATER;
-        drop(outgoing);
-        if much {
-            self.drain(Wait::Poll);
-        }
+        outgoing.kept.len() >= HIGH_WATER
     }
 
-    /// Drops acknowledged calls.
+    /// Drops acknowledged calls, except for a few.
     fn forget(&self, outgoing: &mut Outgoing) {
         let taken = self.positions.taken.load(Ordering::Relaxed);
-        outgoing.kept.trim(|header| header.sequence <= taken);
+        outgoing.kept.drop_until(taken);
         outgoing.look = outgoing.kept.len() + CHECK_INTERVAL;
     }
 
