@@ -84,8 +84,7 @@ struct Incoming {
 /// Positions in the session's sequence of calls.
 #[derive(Default)]
 struct Positions {
-    /// The last call whose thread did not wait until the host had submitted it. Stored before
-    /// the call returns to its thread.
+    /// The last call that launches must follow. Stored before the call returns to its thread.
     sent: AtomicU64,
     /// Sequence number of the last call that it executed.
     executed: AtomicU64,
@@ -146,8 +145,8 @@ struct Message<'a> {
     payload: &'a [&'a [u8]],
     /// The last bytes, if they are not copied.
     lent: Option<HostSlice>,
-    /// The thread waits until the host has submitted it.
-    is_awaited: bool,
+    /// Launches need not follow it.
+    is_unfollowed: bool,
 }
 
 impl<'a> Message<'a> {
@@ -157,7 +156,7 @@ impl<'a> Message<'a> {
             slot,
             payload,
             lent: None,
-            is_awaited: false,
+            is_unfollowed: false,
         }
     }
 
@@ -319,18 +318,17 @@ impl Link {
         self.post_as(call, |message| Message { lent, ..message }, note)
     }
 
-    /// As [`post_and`](Self::post_and), for a call for whose submission the thread
-    /// [waits](Self::await_submission) next.
-    pub(crate) fn post_awaited<'a, C: WireCall<'a>>(
+    /// As [`post_and`](Self::post_and), for a call that launches need not follow.
+    pub(crate) fn post_unfollowed<'a, C: WireCall<'a>>(
         &self,
         call: &C,
         note: impl FnMut(u64),
     ) -> Result<u64> {
-        let is_awaited = true;
+        let is_unfollowed = true;
         self.post_as(
             call,
             |message| Message {
-                is_awaited,
+                is_unfollowed,
                 ..message
             },
             note,
@@ -513,7 +511,7 @@ impl Link {
     }
 
     /// Without a lock: at least the position of every call that returned before this one, in
-    /// whatever thread, except those that the host had submitted by then.
+    /// whatever thread, except for launches of threads that say who they are.
     pub(crate) fn sent(&self) -> u64 {
         self.positions.sent.load(Ordering::Relaxed)
     }
@@ -548,7 +546,7 @@ impl Link {
             slot,
             payload,
             lent,
-            is_awaited,
+            is_unfollowed,
         } = message;
         let mut turn = None;
         let mut polls = 0;
@@ -583,7 +581,7 @@ impl Link {
             match sent {
                 Ok(_) => {
                     outgoing.sequence = sequence;
-                    if !is_awaited {
+                    if !is_unfollowed {
                         self.positions.sent.store(sequence, Ordering::Relaxed);
                     }
                     note(sequence);
