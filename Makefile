@@ -154,7 +154,7 @@ plots: $(VENV)/.complete ## the page of a benchmark from its JSON: make plots DA
 	$(PYTHON) tests/bench/page.py $(DATA)
 
 .PHONY: gallery
-GALLERY := bench-gpu frameworks libraries threads bench-migrate experiments/experiments
+GALLERY := bench-gpu frameworks libraries threads bench-migrate experiments/experiments experiments/lammps
 gallery: $(VENV)/.complete ## the pages of docs/results from their JSON, and gallery.html with all their plots
 	$(PYTHON) tests/bench/page.py --gallery docs/results/gallery.html $(GALLERY:%=docs/results/%.json)
 

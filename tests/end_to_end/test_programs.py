@@ -30,6 +30,58 @@ int main() {
 }
 """
 
+# Kernels print or might print in several streams, and the program does after each kind of wait.
+PRINTING = """
+#include <cstdio>
+__global__ void say(int what) { std::printf("kernel %d\\n", what); }
+__global__ void may_say(float *sum, int what) {
+    if (what < 0) std::printf("never\\n");
+    for (int i = 0; i < 200; ++i) *sum += i;
+}
+int main() {
+    std::setvbuf(stdout, nullptr, _IONBF, 0);
+    cudaStream_t saying, other;
+    float *sum, few[16] = {};
+    cudaStreamCreate(&saying);
+    cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+    cudaMalloc(&sum, 4096);
+    for (int i = 0; i < 60; ++i) {
+        may_say<<<1, 1, 0, other>>>(sum, i);
+        if (i % 3 == 0) say<<<1, 1, 0, saying>>>(i);
+        cudaMemcpyAsync(sum + 64, few, sizeof few, cudaMemcpyHostToDevice, cudaStreamPerThread);
+        cudaStreamSynchronize(cudaStreamPerThread);
+        if (i % 4 < 2) {
+            cudaStreamSynchronize(saying);
+        } else if (i % 4 == 2) {
+            cudaDeviceSynchronize();
+        } else {
+            cudaEvent_t event;
+            cudaEventCreate(&event);
+            cudaEventRecord(event, saying);
+            cudaEventSynchronize(event);
+            cudaEventDestroy(event);
+        }
+        std::printf("program %d\\n", i);
+    }
+    cudaGraph_t graph;
+    cudaGraphExec_t instance;
+    cudaStreamBeginCapture(saying, cudaStreamCaptureModeRelaxed);
+    say<<<1, 1, 0, saying>>>(100);
+    may_say<<<1, 1, 0, saying>>>(sum, 1);
+    cudaStreamEndCapture(saying, &graph);
+    cudaGraphInstantiate(&instance, graph, nullptr, nullptr, 0);
+    for (int i = 0; i < 5; ++i) {
+        cudaGraphLaunch(instance, saying);
+        cudaStreamSynchronize(saying);
+        std::printf("graph %d\\n", i);
+    }
+    say<<<1, 1, 0, saying>>>(200);
+    cudaStreamDestroy(saying);
+    cudaDeviceSynchronize();
+    std::printf("end: %s\\n", cudaGetErrorName(cudaGetLastError()));
+}
+"""
+
 # Its objects use the thread's stream in their destructors: later than the thread, and
 # before main() ends the process.
 ENDING = """
@@ -155,6 +207,20 @@ class Programs(unittest.TestCase):
         run = self.daemon.run(program, "shm")
         self.assertEqual((run.code, run.output), (0, "".join(f"{where}: fine\n" for where in ENDED)), run.errors)
         self.assertEqual(self.daemon.left(), [])
+
+    def test_what_kernels_print_comes_before_what_the_program_says_after_its_wait(self):
+        want = []
+        for i in range(60):
+            want += [f"kernel {i}"] if i % 3 == 0 else []
+            want.append(f"program {i}")
+        for i in range(5):
+            want += ["kernel 100", f"graph {i}"]
+        want += ["kernel 200", "end: cudaSuccess"]
+        program = compiled(PRINTING)
+        for communicator in harness.HOST_COMMUNICATORS:
+            with self.subTest(communicator):
+                run = self.daemon.run(program, communicator)
+                self.assertEqual((run.code, run.output.splitlines()), (0, want), run.errors)
 
     def test_a_program_that_locks_its_memory_does_not_fill_the_window(self):
         run = self.daemon.run(sys.executable, "shm", ["-c", LOCKED])

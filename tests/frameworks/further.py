@@ -11,6 +11,7 @@ import time
 
 import llama
 from measure import harness, result, say
+from harness.link import Link  # pylint: disable=wrong-import-order
 from relay import Relay
 from turns import PACKAGED, PATIENCE, QUIET, Player, a_round, command_of, native, results_of, row_of
 
@@ -26,6 +27,8 @@ UNCOUNTED, COUNTED = 5, 40
 # many seconds there and back, native's time and so many of these.
 OVER_LINKS = "gpt_training_step"
 LOOPBACK, ROUND_TRIP, ROUND_TRIPS = 1.05, 0.03, 1.1
+# Batches, of two steps each, whose round trips are counted.
+BATCHES = 10
 
 
 def resident(processes):
@@ -97,9 +100,25 @@ def crossings(ways, _):
     return rows
 
 
+def trips(daemon):
+    """Round trips of a step that is waited for, read from the frames."""
+    with Link(daemon.addresses["tcp"]) as link:
+        environment = {**daemon.guest_environment("tcp"), **PACKAGED, "PARAGPU_TCP_ADDRESS": link.address}
+        with Player(environment, command_of("torch", ["--turns", "--each", OVER_LINKS])) as player:
+            if "digest" not in player.line("case"):
+                return None
+            processor = min(os.sched_getaffinity(0))
+            player.batch(processor)
+            before = link.trips
+            for _ in range(BATCHES):
+                player.batch(processor)
+            return (link.trips - before) / (2 * BATCHES)
+
+
 def links(ways, options):
     """Training over TCP, natively too each step waited for."""
     _, daemon = ways["remote"]
+    counted = result(f"torch/{OVER_LINKS}_trips", "", trips(daemon), None, 1, most=True, of="value", note=f"{2 * BATCHES} steps over `tcp`")
     with Relay(daemon.addresses["tcp"], ROUND_TRIP / 2) as relay:
         environment = {**daemon.guest_environment("tcp"), **PACKAGED}
         players = {
@@ -111,13 +130,13 @@ def links(ways, options):
         a_round(players, "torch", [OVER_LINKS], 0, options, samples, starts, ["--each"])
     pairs = samples.get(f"torch/{OVER_LINKS}", [])
     if not pairs:
-        return []
+        return [counted]
     say(f"over links, from import to first results: {starts} ms")
     tcp, link = ([{"native": pair["native"], "remote": pair[way]} for pair in pairs] for way in ("tcp", "link"))
     near, far = row_of(f"torch/{OVER_LINKS}_tcp", "us", tcp, LOOPBACK), row_of(f"torch/{OVER_LINKS}_link", "us", link, None)
     goal = far["baseline"] + ROUND_TRIPS * ROUND_TRIP * 1e6
     note = f"{far['note']}; {ROUND_TRIP * 1e3:.0f} ms there and back"
-    return [near, result(far["name"], "us", far["value"], far["baseline"], goal, most=True, of="value", note=note)]
+    return [counted, near, result(far["name"], "us", far["value"], far["baseline"], goal, most=True, of="value", note=note)]
 
 
 def llama_rates(ways, options):

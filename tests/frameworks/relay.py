@@ -1,86 +1,111 @@
 """A slow link: passes TCP connections on and delivers every byte late, in both directions.
 
+usage: relay.py TARGET SECONDS
+
 What netem does to a network, for a machine whose kernel lacks it: it adds a delay and
-limits no rate.
+limits no rate. A process of its own, so that no benchmark's interpreter holds it up. Prints
+the address at which it listens, and ends with its standard input.
 """
 
-import queue
+import collections
+import select
 import socket
-import threading
+import subprocess
+import sys
 import time
 
-# Most bytes that are passed on at once.
-CHUNK = 1 << 18
+# Most bytes that are received at once.
+CHUNK = 1 << 20
+# Bytes that each socket may hold, so that no rate is limited by waiting for a turn.
+ROOM = 8 << 20
 
 
 class Relay:
     """Connections to `address` pass on to `target`, each byte `delay` seconds later."""
 
     def __init__(self, target, delay):
-        host, _, port = target.rpartition(":")
-        self.target, self.delay, self.open = (host, int(port)), delay, []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        threading.Thread(target=self.accept, daemon=True).start()
+        command = [sys.executable, __file__, target, str(delay)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # pylint: disable=consider-using-with
+        self.address = self.process.stdout.readline().strip()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        for each in (self.listener, *self.open):
-            # Threads that wait in it notice a shutdown, not a close.
-            try:
-                each.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            each.close()
+        self.process.communicate()
 
-    def accept(self):
-        """Connects both ends of each connection."""
-        while True:
-            try:
-                near, _ = self.listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self.target)
-            for one, other in ((near, far), (far, near)):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self.open.append(one)
-                on_the_way = queue.SimpleQueue()
-                threading.Thread(target=self.take, args=(one, on_the_way), daemon=True).start()
-                threading.Thread(target=self.deliver, args=(on_the_way, other), daemon=True).start()
 
-    def take(self, source, on_the_way):
-        """Notes when each piece has to arrive; an empty one is the end."""
-        data = True
-        while data:
-            try:
-                data = source.recv(CHUNK)
-            except OSError:
-                data = b""
-            on_the_way.put((time.monotonic() + self.delay, data))
+class Direction:
+    """What is on its way to a socket: when it is due, and the bytes. Empty ones are the end."""
 
-    @staticmethod
-    def deliver(on_the_way, destination):
-        """Sends each piece when it is due, together with those that are due by then."""
-        due, data = on_the_way.get()
-        while data:
-            time.sleep(max(0, due - time.monotonic()))
-            pieces, now = [], time.monotonic()
-            while data and due <= now:
-                pieces.append(data)
-                try:
-                    due, data = on_the_way.get_nowait()
-                except queue.Empty:
-                    due = None
-                    break
-            try:
-                destination.sendall(b"".join(pieces))
-            except OSError:
-                return
-            if due is None:
-                due, data = on_the_way.get()
+    def __init__(self, destination):
+        self.destination, self.under_way, self.is_open = destination, collections.deque(), True
+
+    def take(self, source, delay):
+        """Notes when what has come has to arrive."""
         try:
-            destination.shutdown(socket.SHUT_WR)
+            data = source.recv(CHUNK)
+        except BlockingIOError:
+            return
         except OSError:
-            pass
+            data = b""
+        self.is_open = bool(data)
+        self.under_way.append((time.monotonic() + delay, memoryview(data)))
+
+    def deliver(self, now):
+        """Sends what is due, as far as the socket accepts it."""
+        while self.under_way and self.under_way[0][0] <= now:
+            due, data = self.under_way.popleft()
+            try:
+                if not data:
+                    self.destination.shutdown(socket.SHUT_WR)
+                    return
+                sent = self.destination.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self.under_way.clear()
+                return
+            if sent < len(data):
+                self.under_way.appendleft((due, data[sent:]))
+                return
+
+
+def connect(near, target, directions):
+    """Connects a new connection with its target."""
+    host, _, port = target.rpartition(":")
+    far = socket.create_connection((host, int(port)))
+    for source, destination in ((near, far), (far, near)):
+        source.setblocking(False)
+        source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for side in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            source.setsockopt(socket.SOL_SOCKET, side, ROOM)
+        directions[source] = Direction(destination)
+
+
+def main(target, delay):
+    """Passes on until the standard input ends."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(f"127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    directions = {}
+    while True:
+        now = time.monotonic()
+        heads = [(way.under_way[0][0], way.destination) for way in directions.values() if way.under_way]
+        late = [destination for due, destination in heads if due <= now]
+        next_due = min((due - now for due, _ in heads if due > now), default=None)
+        sources = [source for source, way in directions.items() if way.is_open]
+        ready, writable, _ = select.select([listener, sys.stdin, *sources], late, [], next_due)
+        if sys.stdin in ready:
+            return
+        for source in ready:
+            if source is listener:
+                connect(listener.accept()[0], target, directions)
+            else:
+                directions[source].take(source, delay)
+        for way in directions.values():
+            if way.destination in writable:
+                way.deliver(time.monotonic())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

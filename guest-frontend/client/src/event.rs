@@ -103,7 +103,7 @@ impl Events {
         let sleeps = event.flags() & BLOCKING_SYNC != 0;
         self.wait(event, || match sleeps {
             true => self.link.call_asleep(&call),
-            false => self.link.call(&call),
+            false => self.shadows.call(&call, None, &event.awaited()),
         })
     }
 

@@ -4,6 +4,7 @@
 //! the position of the last work posted and of the last work known to be complete. Both
 //! only increase.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Work of a stream or a session. Each is alone in its cache lines: threads write theirs with
@@ -42,5 +43,39 @@ impl Progress {
     #[must_use]
     pub fn complete(&self) -> u64 {
         self.complete.load(Ordering::Acquire)
+    }
+}
+
+/// The work that is complete once a wait that begins now has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Awaited {
+    /// Up to this position of a stream.
+    pub(crate) stream: u64,
+    of: Arc<Progress>,
+    /// Up to this position of the session.
+    pub(crate) session: u64,
+}
+
+impl Awaited {
+    /// All work of the session up to a position.
+    pub(crate) fn all(session: u64) -> Self {
+        Self {
+            session,
+            ..Self::default()
+        }
+    }
+
+    /// Work of a stream up to a position, and of the session.
+    pub(crate) fn stream(of: &Arc<Progress>, stream: u64, session: u64) -> Self {
+        Self {
+            stream,
+            of: Arc::clone(of),
+            session,
+        }
+    }
+
+    /// Whether it includes the work at `position` of a stream.
+    pub(crate) fn includes(&self, of: &Arc<Progress>, position: u64) -> bool {
+        position <= self.session || (Arc::ptr_eq(of, &self.of) && position <= self.stream)
     }
 }

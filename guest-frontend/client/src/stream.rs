@@ -28,9 +28,9 @@ use crate::objects::preference::{Limits, Value, bytes_of};
 pub use crate::objects::stream::{NON_BLOCKING, Stream};
 use crate::objects::stream_attributes;
 use crate::objects::user_object::References;
-use crate::progress::Progress;
+use crate::progress::{Awaited, Progress};
 use crate::shadow::{Shadows, Work};
-use crate::sys::memory::HostSlice;
+use crate::sys::memory::{HostRows, HostSlice};
 use crate::user_object::{Launches, Retired};
 use crate::window::PinnedWindow;
 
@@ -63,15 +63,6 @@ pub struct Streams {
     retired: Retired,
     /// Unused events for waits that sleep.
     alarms: Mutex<Vec<EventHandle>>,
-}
-
-/// The positions that are complete once a wait that begins now has ended.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Awaited {
-    /// The stream's position.
-    stream: u64,
-    /// The session's position, if the stream is the legacy stream.
-    session: u64,
 }
 
 impl Streams {
@@ -329,7 +320,8 @@ impl Streams {
     pub fn synchronize_all(&self) -> Result<()> {
         let posted = self.progress.posted();
         if posted > self.progress.complete() {
-            let by_call = || self.link.call(&ContextSynchronize {});
+            let awaited = Awaited::all(posted);
+            let by_call = || self.shadows.call(&ContextSynchronize {}, None, &awaited);
             let has_orphans = self.orphans.posted() > self.progress.complete();
             match *self.busy_streams() {
                 [stream] if !has_orphans => self.await_work(stream, by_call)?,
@@ -498,9 +490,10 @@ impl Streams {
     /// The error of failed work.
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
         let handle = stream.handle();
-        self.wait(stream, || {
+        self.wait(stream, |awaited| {
             self.await_work(handle, || {
-                self.link.call(&StreamSynchronize { stream: handle })
+                let call = StreamSynchronize { stream: handle };
+                self.shadows.call(&call, None, awaited)
             })
         })
     }
@@ -510,7 +503,7 @@ impl Streams {
     /// # Errors
     /// `NOT_READY`; the error of failed work.
     pub fn query(&self, stream: &Stream) -> Result<()> {
-        self.wait(stream, || {
+        self.wait(stream, |_| {
             self.link.call(&StreamQuery {
                 stream: stream.handle(),
             })
@@ -518,7 +511,7 @@ impl Streams {
     }
 
     /// Uses `ask` to find the stream's work complete, unless it is known to be.
-    fn wait(&self, stream: &Stream, ask: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn wait(&self, stream: &Stream, ask: impl FnOnce(&Awaited) -> Result<()>) -> Result<()> {
         if stream.is_capturing() {
             return stream.cannot_capture();
         }
@@ -532,31 +525,45 @@ impl Streams {
         self.finish_after(stream, ask)
     }
 
-    /// Calls `wait`, which waits for a stream, and records the work that is then complete.
-    pub(crate) fn finish_after(
+    /// Copies from the device by a call, which waits for the stream, and records the work that is
+    /// then complete.
+    pub(crate) fn copy_out<'a, C>(
         &self,
         stream: &Stream,
-        wait: impl FnOnce() -> Result<()>,
+        copy: &C,
+        destination: HostRows,
+    ) -> Result<()>
+    where
+        C: WireCall<'a>,
+        for<'r> C: WireCall<'a, Reply<'r> = ()>,
+    {
+        self.finish_after(stream, |awaited| {
+            self.shadows.call(copy, Some(destination), awaited)
+        })
+    }
+
+    /// Calls `wait`, which waits for a stream, and records the work that is then complete.
+    fn finish_after(
+        &self,
+        stream: &Stream,
+        wait: impl FnOnce(&Awaited) -> Result<()>,
     ) -> Result<()> {
         let awaited = self.awaited(stream);
-        wait()?;
+        wait(&awaited)?;
         stream.progress().finish(awaited.stream);
         self.progress.finish(awaited.session);
         self.sweep();
         self.shadows.pull()
     }
 
-    /// The positions that a wait for `stream` covers if it begins now: the stream's, and the
-    /// session's if the legacy stream covers all streams.
+    /// The work that a wait for `stream` covers if it begins now: the stream's, and the session's
+    /// if the legacy stream covers all streams.
     fn awaited(&self, stream: &Stream) -> Awaited {
         let (own, all) = (stream.progress().posted(), self.progress.posted());
         // Read afterwards, so that non-blocking work up to there is in `unordered`.
         let stands_for_all =
             stream.is_legacy() && self.unordered.posted() <= self.progress.complete();
-        Awaited {
-            stream: own,
-            session: if stands_for_all { all } else { 0 },
-        }
+        Awaited::stream(stream.progress(), own, if stands_for_all { all } else { 0 })
     }
 
     /// cuStreamWaitEvent.

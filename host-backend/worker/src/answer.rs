@@ -121,11 +121,11 @@ impl Replies {
     }
 
     /// Answers a call that is no longer pending.
-    pub(crate) fn finish(
+    pub(crate) fn finish<'a, T: Field<'a>>(
         &mut self,
         gpu: &mut Gpu,
         at: At,
-        outcome: Outcome<()>,
+        outcome: Outcome<T>,
     ) -> Result<(), SessionEnd> {
         match self.answer(gpu, at, outcome) {
             Ok(_) | Err(Fault::Call(_) | Fault::Stall) => Ok(()),
@@ -133,8 +133,8 @@ impl Replies {
         }
     }
 
-    /// Sends new kernel output.
-    pub(crate) fn forward_output(&mut self, gpu: &mut Gpu) -> Result<(), SessionEnd> {
+    /// Sends new kernel output. Returns whether there was some.
+    pub(crate) fn forward_output(&mut self, gpu: &mut Gpu) -> Result<bool, SessionEnd> {
         self.printing.forward(gpu, &mut self.link)
     }
 }

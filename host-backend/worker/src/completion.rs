@@ -65,19 +65,24 @@ impl Session {
                 }
                 over
             }
-            Goal::Ready(_) => true,
+            Goal::Ready(_) | Goal::Behind(..) => true,
         })
     }
 
     fn finish(&mut self, pending: Pending) -> Result<(), SessionEnd> {
-        self.replies.forward_output(&mut self.gpu)?;
+        let has_printed = self.replies.forward_output(&mut self.gpu)?;
         if let Goal::Ready(reply) = &pending.goal {
             return self.replies.link.send_reply(pending.at, &[reply]);
+        }
+        if let Goal::Behind(_, ranges) = &pending.goal {
+            let changed = self.host.have_changed(ranges);
+            return self.replies.finish(&mut self.gpu, pending.at, changed);
         }
         let outcome = match pending.then {
             Continuation::Reply => Ok(()),
             Continuation::Signal(token) => {
-                self.copies.tokens.signal(token, true);
+                // The guest reads output before a reply, so it has to ask.
+                self.copies.tokens.signal(token, !has_printed);
                 Ok(())
             }
             Continuation::HostUnmap(offset) => self.host.unpin(&mut self.gpu, offset),
@@ -117,6 +122,7 @@ impl Session {
             Goal::Stream(wait) => self.objects.streams.end_wait(&mut self.gpu, &wait),
             _ => {}
         }
-        self.replies.finish(&mut self.gpu, pending.at, Err(fault))
+        self.replies
+            .finish::<()>(&mut self.gpu, pending.at, Err(fault))
     }
 }

@@ -8,7 +8,7 @@ use paragpu_protocol::types::GraphNode as WireNode;
 
 use crate::calls::handler;
 use crate::error::{Fault, Outcome, fail};
-use crate::session::code_search::Prints;
+use crate::session::code_search::{MayPrint, Prints};
 use crate::session::gpu::Gpu;
 use crate::session::graph::{NodeWork, Update};
 use crate::session::link::At;
@@ -25,22 +25,22 @@ impl Objects {
     fn graph_append(&mut self, call: &GraphNodes<'_>) -> Outcome<()> {
         let bytes = call.nodes.0;
         self.graphs.check(call.graph.0)?;
-        let (mut nodes, mut prints) = (Vec::new(), false);
+        let (mut nodes, mut prints) = (Vec::new(), MayPrint::default());
         let mut reader = Reader::new(bytes);
         while reader.remaining() > 0 {
             let Ok(node) = reader.field::<WireNode<'_>>() else {
                 return fail(Status::INVALID_VALUE, "a node is truncated");
             };
             let (node, may_print) = self.graph_node(&node)?;
-            prints |= may_print;
+            prints.add(may_print);
             nodes.push(node);
         }
         let graphs = &mut self.graphs;
-        graphs.append(call.graph.0, call.first, nodes, prints, bytes.len())
+        graphs.append(call.graph.0, call.first, nodes, &prints, bytes.len())
     }
 
     /// Decodes a node, and returns whether it may print.
-    fn graph_node(&self, node: &WireNode<'_>) -> Outcome<(GraphNode, bool)> {
+    fn graph_node(&self, node: &WireNode<'_>) -> Outcome<(GraphNode, Prints)> {
         let (after, rest) = node.after.0.as_chunks::<4>();
         if !rest.is_empty() {
             return fail(Status::INVALID_VALUE, "numbers of nodes are truncated");
@@ -50,7 +50,7 @@ impl Objects {
             .iter()
             .map(|bytes| u32::from_le_bytes(*bytes))
             .collect();
-        Ok((GraphNode { work, after }, prints.wait()))
+        Ok((GraphNode { work, after }, prints))
     }
 
     /// The work of a node that was sent as a call.
@@ -127,7 +127,7 @@ impl Objects {
         let update = Update {
             node: call.node,
             work,
-            prints: prints.wait(),
+            prints,
             bytes: call.work.0.len(),
         };
         graphs.update(gpu, call.graph.0, update)
@@ -168,9 +168,7 @@ impl Objects {
             false => 1,
         };
         let stream = self.streams.for_pieces(gpu, call.stream, pieces)?;
-        if graph.prints {
-            replies.printing.note(Prints::Yes);
-        }
+        replies.printing.note_all(stream, graph.prints);
         gpu.graph_launch(graph.id, stream)?;
         if graph.calls_host {
             let mark = gpu.mark(stream)?;

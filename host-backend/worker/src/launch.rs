@@ -81,7 +81,7 @@ impl Objects {
             let pieces = 1 + call.parameters.0.len() / PIECE;
             let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
             let stream = self.streams.for_pieces(gpu, call.stream, pieces)?;
-            replies.printing.note(prints);
+            replies.printing.note(stream, prints);
             match pacing.is_paced() {
                 true => gpu.launch_paced(&work, stream, place)?,
                 false => gpu.launch(&work, stream, place, copies.tokens.window())?,

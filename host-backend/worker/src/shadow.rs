@@ -6,11 +6,13 @@ use paragpu_device::Error;
 use paragpu_protocol::codec::Reader;
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{ShadowDestroy, ShadowPatch, ShadowRead, ShadowWrite};
+use paragpu_protocol::table::{
+    ShadowDestroy, ShadowPatch, ShadowRead, ShadowWrite, ShadowsChanged,
+};
 
-use crate::error::{Fault, Outcome};
+use crate::error::{Fault, Outcome, fail};
 use crate::session::bypass::Bypass;
-use crate::session::completion::{Continuation, Progress};
+use crate::session::completion::{Continuation, Goal, Progress, Ranges};
 use crate::session::copies::Copies;
 use crate::session::copy_out::CopySource;
 use crate::session::gpu::Gpu;
@@ -18,6 +20,7 @@ use crate::session::host_memory::HostMemory;
 use crate::session::link::At;
 use crate::session::objects::Objects;
 use crate::session::replies::Replies;
+use crate::session::shadow::PAGE;
 
 /// Calls a function with each run of a patch that begins at `address`: its address, its
 /// offset in `runs`, and its bytes.
@@ -46,6 +49,28 @@ fn each_run(
         at = at.checked_add(length.into()).ok_or_else(overflow)?;
     }
     Ok(())
+}
+
+/// Maximum number of ranges in one question about changes.
+const MOST_RANGES: usize = 64;
+
+/// The ranges of a question about changes.
+///
+/// # Errors
+/// `INVALID_VALUE` for too many, and for such that are not whole pages.
+fn ranges_of(bytes: &[u8]) -> Outcome<Ranges> {
+    let bad = |_| Error::new(Status::INVALID_VALUE, "a range is truncated");
+    let mut reader = Reader::new(bytes);
+    let mut ranges = Ranges::new();
+    while reader.remaining() > 0 {
+        let (address, size): (u64, u64) =
+            (reader.field().map_err(bad)?, reader.field().map_err(bad)?);
+        if ranges.len() == MOST_RANGES || !(address | size).is_multiple_of(PAGE) {
+            return fail(Status::INVALID_VALUE, "a shadow is read by pages");
+        }
+        ranges.push((address, size));
+    }
+    Ok(ranges)
 }
 
 impl Copies {
@@ -120,6 +145,26 @@ impl HostMemory {
         match Progress::after(gpu, fence, Continuation::ShadowDestroy(address))? {
             Progress::Now => self.drop_shadow(gpu, address).map(|()| Progress::Now),
             later => Ok(later),
+        }
+    }
+
+    pub(crate) fn shadows_changed(
+        &mut self,
+        gpu: &mut Gpu,
+        replies: &mut Replies,
+        at: At,
+        call: &ShadowsChanged<'_>,
+    ) -> Result<bool, Fault> {
+        let ranges = match ranges_of(call.ranges.0) {
+            Ok(ranges) => ranges,
+            Err(fault) => return replies.answer::<u32>(gpu, at, Err(fault)),
+        };
+        match u16::try_from(call.after) {
+            Ok(slot) if slot != 0 && replies.completion.has(slot) => {
+                let behind = Progress::Later(Goal::Behind(slot, ranges), Continuation::Reply);
+                replies.progress(gpu, at, Ok(behind))
+            }
+            _ => replies.answer(gpu, at, self.have_changed(&ranges)),
         }
     }
 

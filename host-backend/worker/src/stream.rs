@@ -59,10 +59,8 @@ impl Objects {
             let why = format!("bulk token {token}");
             return replies.answer::<()>(gpu, at, fail(Status::INVALID_VALUE, why));
         }
-        // Errors and kernel output must be sent before a reply, so the guest has to
-        // ask.
-        let must_ask = replies.errors.deferred().is_some() || replies.printing.may_print();
-        if must_ask {
+        // An error is part of a reply, so the guest has to ask.
+        if replies.errors.deferred().is_some() {
             copies.tokens.signal(token, false);
             return replies.answer(gpu, at, Ok(()));
         }
@@ -74,7 +72,8 @@ impl Objects {
     }
 
     /// Waits with a checked token. If the device clears the word itself, nothing is left
-    /// to do here. A thread whose word stays set will ask.
+    /// to do here. A thread whose word stays set will ask, and so will one whose kernels
+    /// printed: output is sent before a reply.
     fn until_signalled(
         &mut self,
         gpu: &mut Gpu,
@@ -82,14 +81,17 @@ impl Objects {
         replies: &mut Replies,
         call: &StreamSignal,
     ) -> Outcome<Progress> {
-        if self.is_over(gpu, replies, call.stream)? {
-            copies.tokens.signal(call.token, true);
+        if self.streams.is_over(gpu, call.stream)? {
+            let has_printed = replies.forward_output(gpu)?;
+            copies.tokens.signal(call.token, !has_printed);
             return Ok(Progress::Now);
         }
+        let may_print = replies.printing.may_print();
         let streams = &mut self.streams;
         let id = streams.id(call.stream)?;
         let tokens = &mut copies.tokens;
-        if streams.is_alone(call.stream) && tokens.clear_behind(gpu, id, call.token)? {
+        let is_alone = streams.is_alone(call.stream) && !may_print;
+        if is_alone && tokens.clear_behind(gpu, id, call.token)? {
             replies.completion.leave_to_device(replies.link.executed());
             return Ok(Progress::Now);
         }

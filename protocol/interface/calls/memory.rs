@@ -70,6 +70,15 @@ fn ShadowRead(
     size: u64,
 );
 
+/// Whether the device changed any of several shadows since both sides last agreed: 1, or 0 if it changed none. Answered behind the earlier calls of another slot, so a thread sends it right after a call that waits for work, and needs no second round trip if nothing changed. Changes nothing.
+#[call(0x0118, synchronous, idempotent, replies, part(host), with(replies))]
+fn ShadowsChanged(
+    /// The slot whose earlier calls are answered first.
+    after: u32,
+    /// At most 64 ranges inside shadows, each an address and a number of bytes (two u64), multiples of 4096.
+    ranges: Bytes<'a>,
+) -> u32;
+
 /// Writes several runs of bytes into a shadow or device memory, as [`ShadowWrite`] does for one.
 #[call(0x010a, posted, idempotent, early, part(host), with(copies))]
 fn ShadowPatch(

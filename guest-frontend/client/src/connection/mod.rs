@@ -4,6 +4,7 @@
 pub mod connect;
 mod pause;
 mod pinned;
+mod question;
 mod receive;
 mod reconnect;
 mod reply_slots;
@@ -33,6 +34,7 @@ use crate::error::Result;
 use crate::statistics;
 use crate::sys::memory::{HostRows, HostSlice};
 pub(crate) use pinned::{Content, PinnedMemory};
+pub(crate) use question::Question;
 pub(crate) use reconnect::{Recovery, listen};
 use reply_slots::{Slots, with_slot};
 pub use report_once::report_once;
@@ -414,7 +416,7 @@ impl Link {
         C: WireCall<'a>,
     {
         let spin = self.spin();
-        self.call_within(call, spin, destination, read)
+        self.call_within(call, spin, destination, |_| {}, read)
     }
 
     /// As [`call`](Self::call), but the thread sleeps until the reply arrives.
@@ -426,15 +428,17 @@ impl Link {
         C: WireCall<'a>,
         for<'r> C: WireCall<'a, Reply<'r> = R>,
     {
-        self.call_within(call, Duration::ZERO, None, |reply| reply)
+        self.call_within(call, Duration::ZERO, None, |_| {}, |reply| reply)
     }
 
-    /// As [`call_with`](Self::call_with), polling for `spin` before the thread sleeps.
+    /// As [`call_with`](Self::call_with), polling for `spin` before the thread sleeps. `then`
+    /// gets the call's slot once it was sent, before the thread waits.
     fn call_within<'a, C, R>(
         &self,
         call: &C,
         spin: Duration,
         destination: Option<HostRows>,
+        then: impl FnOnce(u16),
         read: impl FnOnce(C::Reply<'_>) -> R,
     ) -> Result<R>
     where
@@ -442,9 +446,11 @@ impl Link {
     {
         let number = C::INFO.number;
         let send = |index| {
-            encoded(call, |payload| {
+            let sent = encoded(call, |payload| {
                 self.send(Message::new(number, index, payload), |_| {})
-            })
+            })?;
+            then(index);
+            Ok(sent)
         };
         self.exchange(
             number,

@@ -227,9 +227,28 @@ impl Slots {
 
 /// A slot held by a thread.
 #[derive(Debug)]
-struct Lease {
+pub(super) struct Lease {
     slots: Arc<Slots>,
     index: u16,
+}
+
+impl Lease {
+    /// Another slot for the calling thread. `None` if all are taken.
+    pub(super) fn of(slots: &Arc<Slots>) -> Option<Self> {
+        Some(Self {
+            index: slots.acquire()?,
+            slots: Arc::clone(slots),
+        })
+    }
+
+    pub(super) fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// The slot.
+    pub(super) fn slot(&self) -> Option<&Slot> {
+        self.slots.get(self.index)
+    }
 }
 
 impl Drop for Lease {

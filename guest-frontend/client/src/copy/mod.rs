@@ -234,9 +234,7 @@ impl Copies {
                     size: destination.len() as u64,
                     stream: stream.handle(),
                 };
-                self.streams.finish_after(stream, || {
-                    self.link.call_with(&copy, Some(destination), |()| ())
-                })
+                self.streams.copy_out(stream, &copy, destination)
             }
         }
     }

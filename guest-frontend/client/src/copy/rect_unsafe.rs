@@ -410,8 +410,7 @@ impl Copies {
             extent,
             stream: stream.handle(),
         };
-        self.streams
-            .finish_after(stream, || self.link.call_with(&copy, Some(place), |()| ()))
+        self.streams.copy_out(stream, &copy, place)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::objects::capture::CapturePoint;
 use crate::objects::stream::Stream;
 use crate::objects::words::Words;
+use crate::progress::Awaited;
 use crate::sys::shared_page::SharedPage;
 
 /// CU_EVENT_BLOCKING_SYNC: waiting threads sleep.
@@ -169,6 +170,15 @@ impl Event {
         match self.recorded.load(Ordering::Acquire) {
             0 => None,
             position => Some(position),
+        }
+    }
+
+    /// The work that is complete once the event is reached.
+    pub(crate) fn awaited(&self) -> Awaited {
+        let stream = self.stream.lock();
+        match (&*stream, self.recorded()) {
+            (Some(stream), Some(position)) => Awaited::stream(stream.progress(), position, 0),
+            _ => Awaited::default(),
         }
     }
 

@@ -28,13 +28,14 @@ pub(crate) mod region;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use paragpu_protocol::call::WireCall;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::ShadowRead;
 use parking_lot::RwLock;
 
-use crate::connection::{LOST, Link, report_once};
+use crate::connection::{LOST, Link, Question, report_once};
 use crate::error::Result;
-use crate::progress::Progress;
+use crate::progress::{Awaited, Progress};
 use crate::shared_file::SharedFiles;
 use crate::sys::memory::HostRows;
 use crate::window::PinnedWindow;
@@ -288,6 +289,40 @@ impl Shadows {
         regions
             .iter()
             .try_for_each(|region| region.pull(&self.link, &self.progress))
+    }
+
+    /// Makes a call that waits for work, and asks in the same round trip whether that changed
+    /// shadows. If not, the next [`pull`](Self::pull) need not fetch them.
+    pub(crate) fn call<'a, C>(
+        &self,
+        call: &C,
+        destination: Option<HostRows>,
+        awaited: &Awaited,
+    ) -> Result<()>
+    where
+        C: WireCall<'a>,
+        for<'r> C: WireCall<'a, Reply<'r> = ()>,
+    {
+        let mut question = Question::default();
+        let mut asked = Vec::new();
+        if region::have_writers() && !self.are_none() {
+            for region in self.all() {
+                let Some(writers) = region.writers(&self.progress, awaited) else {
+                    continue;
+                };
+                if asked.len() < Question::MOST {
+                    question.add(region.on_wire());
+                    asked.push((region, writers));
+                }
+            }
+        }
+        let (result, is_unchanged) = self.link.call_and_ask(call, destination, question, |()| ());
+        if is_unchanged && result.is_ok() {
+            for (region, writers) in asked {
+                region.settle(&writers);
+            }
+        }
+        result
     }
 
     /// A copy of the list, so that the lock is not held during round trips.

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::patch::{Patch, WRITE};
 use crate::connection::Link;
 use crate::error::Result;
-use crate::progress::Progress;
+use crate::progress::{Awaited, Progress};
 use crate::sys::memory::{HostRows, HostSlice, PAGE};
 
 /// Unit of comparison in bytes.
@@ -31,6 +31,8 @@ pub(crate) struct Region {
     length: u64,
     /// Whether kernels can have addresses in it.
     is_for_kernels: bool,
+    /// Whether the host has a copy, the shadow.
+    is_shadow: bool,
     /// Whether another session has a shadow of the memory as well.
     is_copy: bool,
     visible: AtomicBool,
@@ -47,10 +49,13 @@ pub(crate) struct State {
     /// Nonzero for each page that was received.
     came: Vec<u8>,
     /// Work that may write to the shadow.
-    writers: Vec<(Arc<Progress>, u64)>,
+    writers: Vec<Writer>,
     /// The program freed the memory. The host no longer has the shadow.
     gone: bool,
 }
+
+/// Work at a position of a stream.
+pub(super) type Writer = (Arc<Progress>, u64);
 
 /// Number of shadows with writers; checked before any lock is taken.
 static WRITERS: AtomicUsize = AtomicUsize::new(0);
@@ -93,7 +98,10 @@ impl Region {
 
     fn in_place(host: HostSlice, is_for_kernels: bool) -> Arc<Self> {
         let (device, length) = (host.address(), host.len() as u64);
-        Arc::new(Self::make(host, device, (device, length), is_for_kernels))
+        Arc::new(Self {
+            is_shadow: false,
+            ..Self::make(host, device, (device, length), is_for_kernels)
+        })
     }
 
     fn make(
@@ -107,6 +115,7 @@ impl Region {
             base,
             length,
             is_for_kernels,
+            is_shadow: true,
             is_copy: false,
             visible: AtomicBool::new(false),
             state: Mutex::new(State {
@@ -219,6 +228,35 @@ impl Region {
         {
             Some((_, last)) => *last = position.max(*last),
             None => state.writers.push((Arc::clone(progress), position)),
+        }
+    }
+
+    /// The writers of a shadow that are complete once a wait has ended. `None` if it has no
+    /// writers, or the host has no copy. `session` is the progress of all streams.
+    pub(super) fn writers(&self, session: &Progress, awaited: &Awaited) -> Option<Vec<Writer>> {
+        let state = self.state.lock();
+        if !self.is_shadow || state.gone || state.writers.is_empty() {
+            return None;
+        }
+        let complete = session.complete();
+        let is_over = |(progress, position): &&Writer| {
+            *position <= complete.max(progress.complete()) || awaited.includes(progress, *position)
+        };
+        Some(state.writers.iter().filter(is_over).cloned().collect())
+    }
+
+    /// Removes writers after which nothing was changed.
+    pub(super) fn settle(&self, over: &[Writer]) {
+        let mut state = self.state.lock();
+        if state.writers.is_empty() {
+            return;
+        }
+        state.writers.retain(|(progress, position)| {
+            let is_over = |(of, last): &Writer| Arc::ptr_eq(progress, of) && position <= last;
+            !over.iter().any(is_over)
+        });
+        if state.writers.is_empty() {
+            WRITERS.fetch_sub(1, Ordering::AcqRel);
         }
     }
 

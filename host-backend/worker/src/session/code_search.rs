@@ -1,8 +1,10 @@
 //! Determines whether a module's kernels can print. Searching the code takes milliseconds
-//! per megabyte, so a separate thread does it, except for short code.
+//! per megabyte, so other threads do it, except for short code.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 /// The functions that printing code calls. A failed assert prints too; that output is
 /// read when the device has failed.
@@ -12,11 +14,53 @@ const PRINTING: [&str; 1] = ["vprintf"];
 const MAX_BYTES: u64 = 16 << 20;
 /// Images up to this size are searched without a thread.
 const SHORT: usize = 16 << 10;
-/// Maximum number of concurrent searches: each keeps an image in memory.
-const MAX_SEARCHES: usize = 4;
+/// Maximum number of unfinished searches that are remembered; with more, a kernel counts as
+/// printing.
+const MAX_SOUGHT: usize = 256;
+/// Maximum number of threads that search.
+const MAX_THREADS: usize = 4;
+/// Maximum number of images that wait for them, and stay in memory; with more, a module counts
+/// as printing.
+const MAX_QUEUED: usize = 256;
 
-/// Searches in progress.
-static SEARCHES: AtomicUsize = AtomicUsize::new(0);
+/// The searches of the process.
+static SEARCHES: Mutex<Searches> = Mutex::new(Searches {
+    threads: 0,
+    queue: VecDeque::new(),
+});
+
+#[derive(Debug)]
+struct Searches {
+    threads: usize,
+    queue: VecDeque<Job>,
+}
+
+/// A search that waits for a thread.
+#[derive(Debug)]
+struct Job {
+    search: Arc<CodeSearch>,
+    image: Arc<Vec<u8>>,
+    arch: Option<u32>,
+}
+
+impl Job {
+    fn run(self) {
+        self.search.look(&self.image, self.arch);
+    }
+}
+
+/// Searches until the queue is empty.
+fn search() {
+    loop {
+        let mut searches = SEARCHES.lock();
+        let Some(job) = searches.queue.pop_front() else {
+            searches.threads -= 1;
+            return;
+        };
+        drop(searches);
+        job.run();
+    }
+}
 
 /// The result for a module's code.
 #[derive(Debug, Default)]
@@ -26,38 +70,39 @@ impl CodeSearch {
     /// Begins to search an image loaded by a device of compute capability `arch`, times
     /// ten.
     pub(crate) fn begin(image: Arc<Vec<u8>>, arch: Option<u32>) -> Arc<Self> {
-        let search = Arc::new(Self::default());
-        let by_thread = image.len() > SHORT
-            && SEARCHES
-                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
-                    (count < MAX_SEARCHES).then_some(count + 1)
-                })
-                .is_ok();
-        if by_thread {
-            let (found, looked) = (Arc::clone(&search), Arc::clone(&image));
-            let thread = std::thread::Builder::new().name("code search".into());
-            let begun = thread.spawn(move || {
-                found.look(&looked, arch);
-                drop(looked);
-                SEARCHES.fetch_sub(1, Ordering::AcqRel);
-            });
-            if begun.is_ok() {
-                return search;
+        let found = Arc::new(Self::default());
+        let is_short = image.len() <= SHORT;
+        let job = Job {
+            search: Arc::clone(&found),
+            image,
+            arch,
+        };
+        let mut searches = SEARCHES.lock();
+        if is_short {
+            drop(searches);
+            job.run();
+        } else if searches.queue.len() >= MAX_QUEUED {
+            let _ = found.0.set(true);
+        } else {
+            searches.queue.push_back(job);
+            if searches.threads < MAX_THREADS {
+                let thread = std::thread::Builder::new().name("code search".into());
+                if thread.spawn(search).is_ok() {
+                    searches.threads += 1;
+                }
             }
-            SEARCHES.fetch_sub(1, Ordering::AcqRel);
+            if searches.threads == 0 {
+                searches.threads = 1;
+                drop(searches);
+                search();
+            }
         }
-        search.look(&image, arch);
-        search
+        found
     }
 
     fn look(&self, image: &[u8], arch: Option<u32>) {
         let prints = paragpu_fatbin::may_name(image, &PRINTING, arch, MAX_BYTES);
         let _ = self.0.set(prints);
-    }
-
-    /// Waits for the result.
-    fn wait(&self) -> bool {
-        *self.0.wait()
     }
 }
 
@@ -82,22 +127,54 @@ impl Prints {
             Some(false) => Self::No,
         }
     }
+}
 
-    /// The result so far.
-    pub(crate) fn now(&self) -> Self {
-        match self {
-            Self::Sought(search) => Self::of(search),
-            known => known.clone(),
+/// Whether any of several kernels may print.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MayPrint {
+    known: bool,
+    /// Searches in progress, each once.
+    sought: Vec<Arc<CodeSearch>>,
+}
+
+impl MayPrint {
+    /// Adds a kernel.
+    pub(crate) fn add(&mut self, prints: Prints) {
+        match prints {
+            Prints::No => {}
+            Prints::Sought(search) if !self.known && self.sought.len() < MAX_SOUGHT => {
+                if !self.sought.iter().any(|other| Arc::ptr_eq(other, &search)) {
+                    self.sought.push(search);
+                }
+            }
+            Prints::Yes | Prints::Sought(_) => {
+                self.known = true;
+                self.sought.clear();
+            }
         }
     }
 
-    /// Waits for the result.
-    pub(crate) fn wait(&self) -> bool {
-        match self {
-            Self::No => false,
-            Self::Yes => true,
-            Self::Sought(search) => search.wait(),
+    /// Adds the kernels of another.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        if other.known {
+            self.add(Prints::Yes);
         }
+        for search in &other.sought {
+            self.add(Prints::of(search));
+        }
+    }
+
+    /// The result so far: a kernel whose code is still being searched may print.
+    pub(crate) fn now(&mut self) -> bool {
+        for search in std::mem::take(&mut self.sought) {
+            self.add(Prints::of(&search));
+        }
+        self.known || !self.sought.is_empty()
+    }
+
+    /// Whether no kernel was added that may print, without looking at searches.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.known && self.sought.is_empty()
     }
 }
 
@@ -106,12 +183,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn more_code_than_threads_is_searched() {
+        let image = |number: usize| format!("{}{number} call vprintf", " ".repeat(SHORT));
+        let searches: Vec<_> = (0..4 * MAX_THREADS)
+            .map(|number| CodeSearch::begin(Arc::new(image(number).into_bytes()), Some(90)))
+            .collect();
+        let mut all = MayPrint::default();
+        for search in searches.iter().chain(&searches) {
+            all.add(Prints::of(search));
+            assert!(all.now());
+        }
+        assert!(searches.iter().all(|search| *search.0.wait()));
+        assert!(all.now());
+    }
+
+    #[test]
     fn short_and_long_code_is_searched() {
         for (code, prints) in [("call vprintf", true), ("ret", false)] {
             for spaces in [0, SHORT + 1] {
                 let image = format!("{}{code}", " ".repeat(spaces)).into_bytes();
                 let search = CodeSearch::begin(Arc::new(image), Some(90));
-                assert_eq!(Prints::of(&search).wait(), prints);
+                assert_eq!(*search.0.wait(), prints);
                 let known = Prints::of(&search);
                 assert!(matches!(
                     (known, prints),
@@ -120,6 +212,6 @@ mod tests {
             }
         }
         let huge = vec![b' '; MAX_BYTES as usize + 1];
-        assert!(Prints::of(&CodeSearch::begin(Arc::new(huge), None)).wait());
+        assert!(*CodeSearch::begin(Arc::new(huge), None).0.wait());
     }
 }

@@ -44,7 +44,12 @@ pub(crate) enum Goal {
     Stream(StreamWait),
     /// None: the reply waits for earlier ones of its slot.
     Ready(Vec<u8>),
+    /// None: the call is executed once the earlier ones of another slot are answered.
+    Behind(u16, Ranges),
 }
+
+/// Parts of shadows: addresses and sizes.
+pub(crate) type Ranges = Vec<(u64, u64)>;
 
 impl Goal {
     /// The stream whose work reaches the goal, if it is one stream.
@@ -54,7 +59,7 @@ impl Goal {
             Self::CopyOut(copy) => Some(copy.stream()),
             Self::CopyIn(copy) => Some(copy.stream()),
             Self::Stream(wait) => Some(wait.id()),
-            Self::Event(..) | Self::Token(_) | Self::Ready(_) => None,
+            Self::Event(..) | Self::Token(_) | Self::Ready(_) | Self::Behind(..) => None,
         }
     }
 
@@ -211,17 +216,25 @@ impl Completion {
 
     /// Whether a reply to this slot must wait for an earlier call's reply.
     pub(crate) fn is_behind(&self, slot: u16) -> bool {
-        let waits = |pending: &Pending| pending.at.slot == slot;
-        !self.answering && self.pending.iter().any(waits)
+        !self.answering && self.has(slot)
     }
 
-    /// Takes the first call at or after `index` that has no earlier pending call in
-    /// its slot, and advances `index` to its position.
+    /// Whether a call of this slot is pending.
+    pub(crate) fn has(&self, slot: u16) -> bool {
+        self.pending.iter().any(|pending| pending.at.slot == slot)
+    }
+
+    /// Takes the first call at or after `index` that has no earlier pending call in its slot or
+    /// in the one that it is [behind](Goal::Behind), and advances `index` to its position.
     pub(crate) fn take_from(&mut self, index: &mut usize) -> Option<Pending> {
         while let Some(this) = self.pending.get(*index) {
-            let slot = this.at.slot;
             let before = self.pending.get(..*index).unwrap_or_default();
-            if slot == 0 || before.iter().all(|other| other.at.slot != slot) {
+            let is_first_of = |slot| slot == 0 || before.iter().all(|other| other.at.slot != slot);
+            let other = match this.goal {
+                Goal::Behind(slot, _) => slot,
+                _ => 0,
+            };
+            if is_first_of(this.at.slot) && is_first_of(other) {
                 return Some(self.pending.remove(*index));
             }
             *index += 1;

@@ -6,7 +6,7 @@ use paragpu_device::{Error, GraphId, GraphNode, Work};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{GraphBegin, GraphDestroy, GraphInstantiate, GraphNodeEnable};
 
-use super::code_search::Prints;
+use super::code_search::{MayPrint, Prints};
 use super::gpu::Gpu;
 use super::host_account::{Charge, HostAccount};
 use crate::error::{Fault, Outcome, fail};
@@ -32,8 +32,8 @@ struct Graph {
     updated: HandleMap<u32, u64>,
     /// Number of kernels.
     kernels: u64,
-    /// Some kernels may print.
-    prints: bool,
+    /// Whether its kernels may print.
+    prints: MayPrint,
     /// Some of its nodes are host functions.
     calls_host: bool,
     /// Why it cannot be instantiated.
@@ -84,14 +84,14 @@ impl<'a> From<Work<'a>> for NodeWork<'a> {
 
 /// The properties that a launch of a graph needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Launchable {
+pub(crate) struct Launchable<'a> {
     pub(crate) id: GraphId,
     /// Number of nodes.
     pub(crate) nodes: u32,
     /// Number of kernels.
     pub(crate) kernels: u64,
-    /// Some kernels may print.
-    pub(crate) prints: bool,
+    /// Whether its kernels may print.
+    pub(crate) prints: &'a MayPrint,
     /// It has host functions.
     pub(crate) calls_host: bool,
 }
@@ -108,8 +108,8 @@ pub(crate) struct Graphs {
 pub(crate) struct Update {
     pub(crate) node: u32,
     pub(crate) work: Work<'static>,
-    /// It may print.
-    pub(crate) prints: bool,
+    /// Whether it may print.
+    pub(crate) prints: Prints,
     /// Its encoded size.
     pub(crate) bytes: usize,
 }
@@ -132,7 +132,7 @@ impl Graphs {
             held: self.account.take(NODE)?,
             updated: HandleMap::default(),
             kernels: 0,
-            prints: false,
+            prints: MayPrint::default(),
             calls_host: false,
             failure: None,
         };
@@ -155,7 +155,7 @@ impl Graphs {
         graph: u64,
         first: u32,
         mut nodes: Vec<GraphNode>,
-        prints: bool,
+        prints: &MayPrint,
         bytes: usize,
     ) -> Outcome<()> {
         let kernels = nodes.iter().filter(|node| is_kernel(node)).count();
@@ -177,7 +177,7 @@ impl Graphs {
         all.append(&mut nodes);
         graph.nodes = u32::try_from(all.len()).unwrap_or(u32::MAX);
         graph.kernels += kernels as u64;
-        graph.prints |= prints;
+        graph.prints.add_all(prints);
         graph.calls_host |= calls_host;
         Ok(())
     }
@@ -215,13 +215,13 @@ impl Graphs {
     }
 
     /// A graph that can be launched.
-    pub(crate) fn launchable(&self, graph: u64) -> Outcome<Launchable> {
+    pub(crate) fn launchable(&self, graph: u64) -> Outcome<Launchable<'_>> {
         let graph = self.table.get(graph)?;
         Ok(Launchable {
             id: graph.id()?,
             nodes: graph.nodes,
             kernels: graph.kernels,
-            prints: graph.prints,
+            prints: &graph.prints,
             calls_host: graph.calls_host,
         })
     }
@@ -237,7 +237,7 @@ impl Graphs {
             graph.updated.insert(update.node, weight);
         }
         gpu.graph_update(id, update.node, update.work)?;
-        graph.prints |= update.prints;
+        graph.prints.add(update.prints);
         Ok(())
     }
 

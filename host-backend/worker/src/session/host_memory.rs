@@ -410,6 +410,17 @@ impl HostMemory {
         Ok(shadow.refresh(from, size, |offset, bytes| changed(offset - from, bytes))?)
     }
 
+    /// Whether the device changed any of these pages since both sides last agreed: 1 or 0.
+    pub(crate) fn have_changed(&self, ranges: &[(u64, u64)]) -> Outcome<u32> {
+        for &(address, size) in ranges {
+            let (shadow, from) = self.shadow_of(address, size)?;
+            if shadow.has_changed(from, size) {
+                return Ok(1);
+            }
+        }
+        Ok(0)
+    }
+
     /// The last agreed bytes of a shadow, for a session that moves.
     pub(crate) fn agreed(&self, address: u64, offset: u64, size: u64) -> Result<&[u8], StateError> {
         let shadow = self.shadows.get(&address);

@@ -5,10 +5,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use paragpu_device::StreamId;
 use paragpu_protocol::frame::Control;
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags};
 
-use super::code_search::Prints;
+use super::code_search::{MayPrint, Prints};
 use super::gpu::Gpu;
 use super::link::Link;
 use crate::error::SessionEnd;
@@ -17,8 +18,6 @@ use crate::error::SessionEnd;
 const PART: usize = 64 * 1024;
 /// Maximum unread bytes in the file; older output is dropped.
 const MAX_UNREAD: u64 = 64 << 20;
-/// Maximum number of launches of kernels whose code is still being searched.
-const MAX_SOUGHT: usize = 256;
 /// Bytes after which the file's memory is freed.
 const SWEEP: u64 = 1 << 20;
 
@@ -44,7 +43,8 @@ impl Output {
         Ok(output)
     }
 
-    fn new() -> io::Result<Self> {
+    /// A file that nothing is written to.
+    pub(crate) fn new() -> io::Result<Self> {
         let file = rustix::fs::memfd_create("paragpu-output", MemfdFlags::CLOEXEC)?;
         rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
         Ok(Self {
@@ -80,10 +80,8 @@ impl Output {
 #[derive(Debug)]
 pub(crate) struct Printing {
     output: Option<Output>,
-    /// Set when a kernel that may print was launched.
-    may_print: bool,
-    /// Launched kernels whose code is still being searched.
-    sought: Vec<Prints>,
+    /// Streams with kernels that may have printed what was not read yet.
+    unread: Vec<(StreamId, MayPrint)>,
 }
 
 impl Printing {
@@ -91,53 +89,76 @@ impl Printing {
     pub(crate) fn new(output: Option<Output>) -> Self {
         Self {
             output,
-            may_print: false,
-            sought: Vec::new(),
+            unread: Vec::new(),
         }
     }
 
-    /// Records the launch of a kernel.
-    pub(crate) fn note(&mut self, prints: Prints) {
-        match prints {
-            Prints::No => {}
-            Prints::Yes => self.may_print = true,
-            Prints::Sought(_) if self.sought.len() < MAX_SOUGHT => self.sought.push(prints),
-            Prints::Sought(_) => self.may_print |= prints.wait(),
+    /// Records the launch of a kernel in a stream.
+    #[inline]
+    pub(crate) fn note(&mut self, stream: StreamId, prints: Prints) {
+        if !matches!(prints, Prints::No) {
+            self.add(stream, |kernels| kernels.add(prints));
         }
     }
 
-    /// Whether there may be output.
+    /// Records the launch of a graph in a stream.
+    pub(crate) fn note_all(&mut self, stream: StreamId, kernels: &MayPrint) {
+        if !kernels.is_empty() {
+            self.add(stream, |unread| unread.add_all(kernels));
+        }
+    }
+
+    /// Adds to what a stream's kernels may have printed.
+    fn add(&mut self, stream: StreamId, add: impl FnOnce(&mut MayPrint)) {
+        match self.unread.iter_mut().find(|(of, _)| *of == stream) {
+            Some((_, kernels)) => add(kernels),
+            None => {
+                let mut kernels = MayPrint::default();
+                add(&mut kernels);
+                self.unread.push((stream, kernels));
+            }
+        }
+    }
+
+    /// Whether there may be output that was not read.
     pub(crate) fn may_print(&mut self) -> bool {
-        for prints in std::mem::take(&mut self.sought) {
-            self.note(prints.now());
-        }
-        self.may_print || !self.sought.is_empty()
+        self.unread.retain_mut(|(_, kernels)| kernels.now());
+        !self.unread.is_empty()
     }
 
-    /// Sends new output.
-    pub(crate) fn forward(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), SessionEnd> {
+    /// Sends new output. Returns whether there was some.
+    pub(crate) fn forward(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<bool, SessionEnd> {
         if !self.may_print() {
-            return Ok(());
+            return Ok(false);
         }
+        // Of a stream that is idle now, or gone, all output is read below.
+        self.unread
+            .retain(|(stream, _)| matches!(gpu.stream_query(*stream), Ok(false)));
         self.forward_all(gpu, link)
     }
 
-    /// Sends all output, including that of a failed assert.
-    pub(crate) fn forward_all(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), SessionEnd> {
+    /// Sends all output, including that of a failed assert. Returns whether there was some.
+    pub(crate) fn forward_all(
+        &mut self,
+        gpu: &mut Gpu,
+        link: &mut Link,
+    ) -> Result<bool, SessionEnd> {
         let Some(output) = &mut self.output else {
-            return Ok(());
+            return Ok(false);
         };
+        let mut any = false;
         // The device failed; the call itself reports that.
         let _ = gpu.flush_output();
         loop {
             let bytes = match output.next() {
-                Ok([]) => return Ok(()),
+                Ok([]) => return Ok(any),
                 Ok(bytes) => bytes,
                 Err(error) => {
                     tracing::error!(%error, "cannot read what kernels printed");
-                    return Ok(());
+                    return Ok(any);
                 }
             };
+            any = true;
             let standard_output = 1_u32.to_le_bytes();
             link.send(Control::Output.kind(), 0, &[&standard_output, bytes])?;
         }

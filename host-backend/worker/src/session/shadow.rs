@@ -69,6 +69,14 @@ impl Shadow {
         self.memory.copy_in(offset, bytes) && self.agreed.copy_in(offset, bytes)
     }
 
+    /// Whether a range of whole pages differs from what both sides last agreed on.
+    pub(super) fn has_changed(&self, from: u64, size: u64) -> bool {
+        let mut page = [0; PAGE as usize];
+        (from..from + size).step_by(PAGE as usize).any(|offset| {
+            self.memory.copy_out(offset, &mut page) && self.agreed.bytes(offset, page.len()) != page
+        })
+    }
+
     /// Updates the agreed copy with the changed pages of a range, and calls
     /// `changed` with each run of them: offset in the shadow, and bytes.
     pub(super) fn refresh<E>(

@@ -682,7 +682,7 @@ impl ContextDevice for TestDevice {
     }
 
     fn flush_output(&mut self) -> Result<()> {
-        Ok(())
+        self.enter("flush_output").map(drop)
     }
 
     fn computes_on_host(&self) -> bool {

@@ -21,6 +21,7 @@ use paragpu_protocol::types::MemoryInfo;
 use super::device::{TestDevice, snapshot};
 use crate::error::SessionEnd;
 use crate::images::ImageStore;
+use crate::session::output::Output;
 use crate::session::{Session, Setup};
 use crate::statistics::Statistics;
 use crate::turns::Turns;
@@ -63,7 +64,7 @@ pub fn setup(device: &TestDevice) -> Setup {
         device_memory: 0,
         host_memory: 0,
         images: ImageStore::default(),
-        output: None,
+        output: Output::new().ok(),
         statistics: Arc::default(),
         latency: true,
         reconnect: None,

@@ -42,7 +42,11 @@ fn fill(destination: u64, value: u32, width: u64) -> Memset {
 
 /// Sends an image and returns its hash.
 fn image(guest: &Guest) -> [u8; 32] {
-    let image = b"an image";
+    image_of(guest, b"an image")
+}
+
+/// Sends an image with this code.
+fn image_of(guest: &Guest, image: &[u8]) -> [u8; 32] {
     let hash = *blake3::hash(image).as_bytes();
     guest.post(&ImageWrite {
         hash,
@@ -56,6 +60,11 @@ fn image(guest: &Guest) -> [u8; 32] {
 /// Sends an image and loads it.
 fn load_module(guest: &mut Guest) {
     let hash = image(guest);
+    load_image(guest, hash);
+}
+
+/// Loads an image that was sent.
+fn load_image(guest: &mut Guest, hash: [u8; 32]) {
     let load = ModuleLoad {
         module: MODULE,
         hash,

@@ -6,7 +6,7 @@ use paragpu_protocol::layout::{BULK_TOKEN_FAILED, BULK_TOKENS, CHUNK};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 
-use super::{fill, kernel, launch, load_module};
+use super::{fill, image_of, kernel, launch, load_image, load_module};
 use crate::sys::words;
 use crate::testing::guest::Guest;
 
@@ -104,6 +104,39 @@ fn a_device_clears_the_word_itself() {
     guest.call(&create).unwrap();
     wait_for_held_work(&mut guest);
     assert_eq!(guest.device.count("operate"), 3);
+    guest.goodbye();
+}
+
+#[test]
+fn only_a_wait_for_kernels_that_may_print_looks_for_output() {
+    let mut guest = guest();
+    guest.device.state().is_apart = true;
+    let hash = image_of(&guest, b"call vprintf");
+    load_image(&mut guest, hash);
+    let prints = kernel(&mut guest, 20, "noop");
+    let base = guest.regions.arena;
+    for round in 1..4 {
+        guest.device.hold(0, true);
+        guest.post(&launch(prints, LEGACY, &[]));
+        guest.post(&fill(base, 2, 16));
+        wait(&mut guest);
+        guest.call(&Ping { value: 0 }).unwrap();
+        assert_eq!(word(&guest), 1);
+        guest.device.hold(0, false);
+        assert_eq!(ended(&mut guest), 0, "it printed nothing");
+        assert_eq!(guest.device.count("operate"), round - 1);
+        assert_eq!(guest.device.count("flush_output"), round);
+        // What it might have printed was read.
+        guest.device.hold(0, true);
+        guest.post(&fill(base, 1, 16));
+        wait(&mut guest);
+        guest.call(&Ping { value: 0 }).unwrap();
+        guest.device.hold(0, false);
+        guest.call(&StreamSynchronize { stream: LEGACY }).unwrap();
+        assert_eq!(word(&guest), 0);
+        assert_eq!(guest.device.count("operate"), round, "the device clears it");
+        assert_eq!(guest.device.count("flush_output"), round);
+    }
     guest.goodbye();
 }
 

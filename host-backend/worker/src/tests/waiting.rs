@@ -80,6 +80,65 @@ fn threads_wait_for_their_own_streams() {
 }
 
 #[test]
+fn a_question_about_shadows_is_answered_behind_a_wait() {
+    let mut guest = guest();
+    let (stream, id) = STREAMS[0];
+    let (address, size) = (guest.regions.shadow, 2 * 4096_u64);
+    let shadow = ShadowAddress(address);
+    guest
+        .call(&ShadowCreate {
+            address: shadow,
+            size,
+        })
+        .unwrap();
+    let range = |address: u64, size: u64| [address.to_le_bytes(), size.to_le_bytes()].concat();
+    let whole = range(address, size);
+    let ask = |after| ShadowsChanged {
+        after,
+        ranges: Bytes(&whole),
+    };
+    let changed = |reply: Vec<u8>| decode::<u32>(&reply);
+    // Nothing is pending in that slot.
+    assert_eq!(changed(guest.call(&ask(1)).unwrap()), 0);
+    guest.device.hold(id, true);
+    guest.post(&Memset {
+        destination: address + 4096,
+        pitch: 0,
+        value: 7,
+        element: 1,
+        width: 64,
+        height: 1,
+        stream,
+    });
+    guest.send(1, &StreamSynchronize { stream });
+    guest.send(2, &ask(1));
+    guest.call(&Ping { value: 8 }).unwrap();
+    assert!(guest.aside.is_empty(), "the question waits, too");
+    guest.device.hold(id, false);
+    guest.reply(1).unwrap();
+    assert_eq!(changed(guest.reply(2).unwrap()), 1);
+    // A question is not an agreement.
+    assert_eq!(changed(guest.call(&ask(0)).unwrap()), 1);
+    let read = ShadowRead { address, size };
+    guest.fetch(&read, 8192).unwrap();
+    assert_eq!(changed(guest.call(&ask(0)).unwrap()), 0);
+    for ranges in [
+        whole[..15].to_vec(),
+        range(address + 16, 4096),
+        range(address, size + 4096),
+        range(u64::MAX - 4095, 4096),
+        whole.repeat(65),
+    ] {
+        let bad = ShadowsChanged {
+            after: 0,
+            ranges: Bytes(&ranges),
+        };
+        guest.fails(&bad, Status::INVALID_VALUE);
+    }
+    guest.goodbye();
+}
+
+#[test]
 fn replies_of_one_thread_keep_their_order() {
     let mut guest = guest();
     let (stream, id) = STREAMS[0];

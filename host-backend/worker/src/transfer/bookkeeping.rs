@@ -1,6 +1,7 @@
 //! The part of a session's state that is neither objects nor memory: its position in
 //! the call sequence, errors not yet reported, limits, and the ages of its events.
 
+use paragpu_device::StreamId;
 use paragpu_protocol::codec::{Bytes, Field, Reader, Text};
 use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::status::Status;
@@ -167,7 +168,7 @@ impl Session {
             .sender()
             .set_counts(numbers.arrived, numbers.sent);
         if numbers.may_print != 0 {
-            self.replies.printing.note(Prints::Yes);
+            self.replies.printing.note(StreamId::LEGACY, Prints::Yes);
         }
         self.intake.set_received(numbers.received);
         self.replies.link.set_executed(numbers.executed);
