@@ -23,8 +23,6 @@ pub struct Retained<L> {
     spare: Vec<Vec<u8>>,
     /// Bytes in the blocks.
     stored: usize,
-    /// Position of the next frame, counted from the first byte ever stored.
-    end: u64,
     /// The borrowed ends of payloads, with the position of their frames.
     lent: VecDeque<(u64, L)>,
     lent_bytes: usize,
@@ -44,6 +42,23 @@ struct Block {
 }
 
 impl Block {
+    fn has_room(&self, length: usize) -> bool {
+        self.bytes.capacity() - self.bytes.len() >= length
+    }
+
+    fn push(&mut self, header: FrameHeader, payload: &[&[u8]]) {
+        self.bytes.extend_from_slice(&header.to_bytes());
+        for part in payload {
+            self.bytes.extend_from_slice(part);
+        }
+        self.last = header.sequence;
+    }
+
+    /// Position of the byte behind the last.
+    fn end(&self) -> u64 {
+        self.position + self.bytes.len() as u64
+    }
+
     fn header_at(&self, at: usize) -> Option<FrameHeader> {
         let header = self.bytes.get(at..)?.first_chunk()?;
         FrameHeader::from_bytes(header).ok()
@@ -56,7 +71,6 @@ impl<L> Default for Retained<L> {
             blocks: VecDeque::new(),
             spare: Vec::new(),
             stored: 0,
-            end: 0,
             lent: VecDeque::new(),
             lent_bytes: 0,
         }
@@ -68,31 +82,29 @@ impl<L> Retained<L> {
     #[inline]
     pub fn push(&mut self, header: FrameHeader, payload: &[&[u8]]) {
         let length = HEADER_LEN + payload.iter().map(|part| part.len()).sum::<usize>();
-        let has_room = |block: &Block| block.bytes.capacity() - block.bytes.len() >= length;
-        if !self.blocks.back().is_some_and(has_room) {
-            self.add_block(length);
-        }
-        let Some(block) = self.blocks.back_mut() else {
-            return;
-        };
-        block.bytes.extend_from_slice(&header.to_bytes());
-        for part in payload {
-            block.bytes.extend_from_slice(part);
-        }
-        block.last = header.sequence;
         self.stored += length;
-        self.end += length as u64;
+        match self.blocks.back_mut() {
+            Some(block) if block.has_room(length) => block.push(header, payload),
+            _ => self.push_to_new_block(length, header, payload),
+        }
     }
 
     #[cold]
-    fn add_block(&mut self, length: usize) {
+    fn push_to_new_block(&mut self, length: usize, header: FrameHeader, payload: &[&[u8]]) {
         let spare = (length <= BLOCK).then(|| self.spare.pop()).flatten();
-        self.blocks.push_back(Block {
+        let mut block = Block {
             bytes: spare.unwrap_or_else(|| Vec::with_capacity(length.max(BLOCK))),
             start: 0,
-            position: self.end,
+            position: self.end(),
             last: 0,
-        });
+        };
+        block.push(header, payload);
+        self.blocks.push_back(block);
+    }
+
+    /// Position of the next frame, counted from the first byte ever stored.
+    fn end(&self) -> u64 {
+        self.blocks.back().map_or(0, Block::end)
     }
 
     /// Number of bytes of all frames, including headers and borrowed ends.
@@ -113,8 +125,9 @@ impl<L> Retained<L> {
             self.drop_block();
         }
         if let Some(block) = self.blocks.front_mut() {
+            block.position = block.end();
             block.bytes.clear();
-            (block.start, block.position) = (0, self.end);
+            block.start = 0;
         }
         self.stored = 0;
         self.lent.clear();
@@ -140,7 +153,7 @@ impl<L> Retained<L> {
 impl<L: AsRef<[u8]>> Retained<L> {
     /// Adds a frame whose payload is `start`, followed by borrowed memory.
     pub fn push_lent(&mut self, header: FrameHeader, start: &[u8], end: L) {
-        let position = self.end;
+        let position = self.end();
         self.push(header, &[start]);
         self.lent_bytes += end.as_ref().len();
         self.lent.push_back((position, end));
@@ -202,7 +215,7 @@ impl<L: AsRef<[u8]>> Retained<L> {
                 return self.clear();
             }
             self.drop_block();
-            let first = self.blocks.front().map_or(self.end, |block| block.position);
+            let first = self.blocks.front().map_or(u64::MAX, |block| block.position);
             while self.lent.front().is_some_and(|(place, _)| *place < first)
                 && let Some((_, lent)) = self.lent.pop_front()
             {
