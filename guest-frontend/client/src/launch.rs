@@ -55,8 +55,8 @@ impl Launches {
         shape: &Shape,
         parameters: &[u8],
     ) -> Result<()> {
-        // Calls that other threads send from here on have no order with this one, nor do those
-        // that the host has submitted.
+        // Calls that other threads send from here on have no order with this one, nor do launches
+        // of threads that say who they are.
         let knows = Launch::knows(self.streams.sent());
         self.check(function, shape)?;
         if stream.is_capturing() {
@@ -65,21 +65,21 @@ impl Launches {
         }
         let preferences = shape.preferences.encode();
         let visible = self.shadows.before_launch(parameters)?;
-        let word = self.streams.launch_word();
+        let thread = self.streams.launching_thread();
         let launch = Launch {
             function: function.handle(),
             stream: stream.handle(),
             grid: shape.grid,
             block: shape.block,
             dynamic_shared: shape.dynamic_shared,
-            flags: self.flags(shape)? | knows | Launch::told_by(word),
+            flags: self.flags(shape)? | knows | Launch::by(thread),
             cluster: shape.cluster,
             preferences: Bytes(&preferences),
             parameters: Bytes(parameters),
         };
-        let position = match word {
+        let position = match thread {
             0 => self.streams.post_work(stream, &launch)?,
-            _ => self.streams.submit_launch(stream, &launch)?,
+            _ => self.streams.post_named(stream, &launch)?,
         };
         self.shadows
             .after_launch(visible, stream.progress(), position);

@@ -161,23 +161,23 @@ impl Streams {
         self.window.words()
     }
 
-    /// The number of the calling thread's launch word, if the host asks threads to wait for
-    /// their launches; otherwise 0.
+    /// The number of the calling thread, if the host asks threads that launch to say who they
+    /// are; otherwise 0.
     #[inline]
-    pub(crate) fn launch_word(&self) -> u32 {
+    pub(crate) fn launching_thread(&self) -> u32 {
         let words = self.window.words();
-        words.map_or(0, |words| self.link.launch_word(words))
+        words.map_or(0, |words| self.link.launching_thread(words))
     }
 
-    /// Posts a launch that names the calling thread's launch word, and returns once it is
-    /// submitted, as natively.
+    /// Posts a launch that says which thread launches. Launches of other threads need not follow
+    /// it. Waits if the thread is too far ahead of what the host has submitted.
     #[cold]
-    pub(crate) fn submit_launch(&self, stream: &Stream, launch: &Launch<'_>) -> Result<u64> {
+    pub(crate) fn post_named(&self, stream: &Stream, launch: &Launch<'_>) -> Result<u64> {
         self.before_work(stream)?;
         let note = |position| self.note_work(stream, Launch::INFO.number, position);
-        let position = self.link.post_awaited(launch, note)?;
+        let position = self.link.post_unfollowed(launch, note)?;
         if let Some(words) = self.window.words() {
-            self.link.await_submission(words, launch.word(), position);
+            self.link.await_submission(words, launch.thread(), position);
         }
         Ok(position)
     }

@@ -39,8 +39,8 @@ use paragpu_protocol::layout::Regions;
 pub use stream::StreamDevice;
 pub use texture::{TextureDevice, TextureResource};
 pub use work::{
-    CopyEnd, HostFunction, Launch, LaunchTarget, MemoryOperation, Memset, Preference, Until, Word,
-    Work, WorkDevice,
+    CopyEnd, HostFunction, Launch, LaunchTarget, MemoryOperation, Memset, Preference, Recording,
+    Until, Word, Work, WorkDevice,
 };
 
 macro_rules! ids {

@@ -380,6 +380,9 @@ pub trait LaunchTarget: Send + Sync {
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 }
 
+/// A recording of an event in a stream, for any thread to run.
+pub type Recording = Box<dyn FnOnce() -> Result<()> + Send>;
+
 /// Submission of work to a device.
 pub trait WorkDevice {
     /// Submits work to `stream`.
@@ -391,7 +394,7 @@ pub trait WorkDevice {
     fn submit(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()>;
 
     /// The target of launches that other threads submit, while this one asks for targets and
-    /// queries events. Before any other method is called, all targets must have been dropped.
+    /// recordings, and creates and queries events. Before any other method is called, all targets must have been dropped.
     /// `None` if only this thread can launch the kernel into the stream.
     ///
     /// # Errors
@@ -401,6 +404,16 @@ pub trait WorkDevice {
         _function: FunctionId,
         _stream: StreamId,
     ) -> Result<Option<Arc<dyn LaunchTarget>>> {
+        Ok(None)
+    }
+
+    /// A recording of the event behind the work that is submitted to `stream` before it runs. Like
+    /// targets, it runs before any other method is called. `None` if only this thread can record
+    /// events in the stream.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn recording(&mut self, _event: EventId, _stream: StreamId) -> Result<Option<Recording>> {
         Ok(None)
     }
 

@@ -72,7 +72,7 @@ impl Objects {
         let place = Place {
             position,
             concurrent: call.concurrent(position),
-            word: call.word(),
+            thread: call.thread(),
         };
         let mut submit = || {
             let NodeWork { work, prints } = self.launch_work(call)?;

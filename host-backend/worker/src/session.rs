@@ -46,6 +46,7 @@ pub(crate) mod sender;
 pub(crate) mod shadow;
 mod shared_file;
 pub(crate) mod sharing;
+mod strand;
 pub(crate) mod stream;
 pub(crate) mod texture;
 pub(crate) mod transfer;

@@ -14,7 +14,7 @@ fn Launch(
     /// Bytes of dynamic shared memory.
     dynamic_shared: u32,
     /// `Launch::COOPERATIVE` and, outside of graphs, `Launch::PROGRAMMATIC`,
-    /// `Launch::told_by` and `Launch::KNOWS`, with a position in the upper half.
+    /// `Launch::by` and `Launch::KNOWS`, with a position in the upper half.
     flags: u32,
     /// Blocks per cluster; zeros for none.
     cluster: [u32; 3],

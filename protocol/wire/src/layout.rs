@@ -38,8 +38,12 @@ pub const THREAD_TOKENS: u32 = BULK_TOKENS / 4;
 pub const HOST_FUNCTION_PAIRS: u32 = 16;
 /// Index of the first launch word among the token words.
 const FIRST_LAUNCH_WORD: u32 = BULK_TOKENS / 2;
-/// Number of launch words.
-pub const LAUNCH_WORDS: u32 = 32;
+/// Numbers of threads that [say who they are](crate::table::Launch::by) end before this one, and
+/// begin at 1.
+pub const LAUNCHING_THREADS: u32 = 31;
+/// Index, among the token words, of the one that is 1 while threads that launch should say who
+/// they are. Only the host writes it.
+pub const THREADS_WORD: u32 = launch_word(LAUNCHING_THREADS);
 
 /// Index of the first of a pair of host function words among the token words. Each pair is
 /// alone in its cache line ([`crate::table::HostFuncSignal`]). The first counts the functions
@@ -50,17 +54,13 @@ pub const fn host_function_word(pair: u32) -> u32 {
     THREAD_TOKENS + pair % HOST_FUNCTION_PAIRS * stride
 }
 
-/// Index of a launch word among the token words. Each is alone in its cache line, and only the
-/// host writes it.
-///
-/// Word 0 is 1 while threads of the guest that launch side by side should wait until their
-/// launches are submitted. The others belong to the threads with the reply slots of these
-/// numbers. A thread that waits names its word ([`crate::table::Launch::word`]), in which the
-/// host stores the lower half of the launch's position once it is submitted.
+/// Index of a thread's launch word among the token words. Only the host writes it: the lower half
+/// of the position of the thread's last launch that is submitted. Each launch word is alone in its
+/// cache line, and so is [`THREADS_WORD`].
 #[must_use]
-pub const fn launch_word(number: u32) -> u32 {
-    let stride = (BULK_TOKENS - FIRST_LAUNCH_WORD) / LAUNCH_WORDS;
-    FIRST_LAUNCH_WORD + number % LAUNCH_WORDS * stride
+pub const fn launch_word(thread: u32) -> u32 {
+    let stride = (BULK_TOKENS - FIRST_LAUNCH_WORD) / (LAUNCHING_THREADS + 1);
+    FIRST_LAUNCH_WORD + thread * stride
 }
 
 /// Bytes of the token words: the first bytes of the bulk area.
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn words_of_each_kind_are_alone_in_their_cache_lines() {
         let pairs = (0..HOST_FUNCTION_PAIRS).map(host_function_word);
-        let launches = (0..LAUNCH_WORDS).map(launch_word);
+        let launches = (0..LAUNCHING_THREADS).map(launch_word);
         let mut line = THREAD_TOKENS / 16;
-        for word in pairs.chain(launches) {
+        for word in pairs.chain(launches).chain([THREADS_WORD]) {
             assert_eq!(word, line * 16);
             line += 1;
         }

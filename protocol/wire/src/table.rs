@@ -18,7 +18,7 @@ use crate::handle::{
     GreenHandle, ModuleHandle, ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle,
     WindowOffset,
 };
-use crate::layout::LAUNCH_WORDS;
+use crate::layout::LAUNCHING_THREADS;
 use crate::types::{
     ArrayShape, CopyEnd, DeviceAnswer, DeviceSnapshot, DeviceUsage, FunctionInfo, FunctionNames,
     GlobalInfo, LinkedImage, MemoryInfo, MemoryOffer, PeerAttributes, PeerName, SmGroups,
@@ -37,8 +37,10 @@ impl Launch<'_> {
     /// In [`flags`](Self::flags): their upper half is the lower half of the position of the
     /// last call that this one [follows](Self::knows).
     pub const KNOWS: u32 = 4;
-    /// In [`flags`](Self::flags): the first bit of [`word`](Self::word).
-    const WORD: u32 = 8;
+    /// In [`flags`](Self::flags): the first bit of [`thread`](Self::thread).
+    const THREAD: u32 = 8;
+    /// The bits of it.
+    const THREADS: u32 = 31;
     /// CUlaunchAttributeIDs of the preferences: access policy window, scheduling of clusters,
     /// priority, memory synchronization domains, their map, shared memory carveout.
     pub const PREFERENCES: [u32; 6] = [1, 5, 8, 9, 10, 14];
@@ -50,22 +52,27 @@ impl Launch<'_> {
         bit(cooperative, Self::COOPERATIVE) | bit(programmatic, Self::PROGRAMMATIC)
     }
 
-    /// The flags that name the [launch word](crate::layout::launch_word) in which the host tells
-    /// the launch's submission.
+    /// The flags that say which thread launches: 1 to [`LAUNCHING_THREADS`] - 1. The launch follows
+    /// the others of this thread and of its stream, and the host stores in the thread's
+    /// [launch word](crate::layout::launch_word) that it is submitted. 0 if the thread does not
+    /// say who it is.
     #[must_use]
-    pub fn told_by(word: u32) -> u32 {
-        (word % LAUNCH_WORDS) << Self::WORD
+    pub fn by(thread: u32) -> u32 {
+        (thread & Self::THREADS) << Self::THREAD
     }
 
-    /// The number of that word; 0 for none.
+    /// The number of that thread.
     #[must_use]
-    pub fn word(&self) -> u32 {
-        (self.flags >> Self::WORD) % LAUNCH_WORDS
+    pub fn thread(&self) -> u32 {
+        match (self.flags >> Self::THREAD) & Self::THREADS {
+            thread @ ..LAUNCHING_THREADS => thread,
+            _ => 0,
+        }
     }
 
     /// The flags that say which call is the last one that the launch follows. It follows all
     /// calls before that one, too. The functions of those behind it had not returned when the
-    /// launch began, or they were submitted by then.
+    /// launch began, or they are launches of threads that [say who they are](Self::by).
     #[must_use]
     pub fn knows(last: u64) -> u32 {
         Self::KNOWS | ((last as u32) << 16)
@@ -73,7 +80,7 @@ impl Launch<'_> {
 
     /// The number of calls directly before this one, at `position`, that it does not follow:
     /// their functions had not returned when it began, so that the program has no order between
-    /// them and this launch, or they were submitted by then. If there are 65,536 or more, it is
+    /// them and this launch, or they are launches of threads that [say who they are](Self::by). If there are 65,536 or more, it is
     /// too low.
     #[must_use]
     pub fn concurrent(&self, position: u64) -> u64 {
@@ -112,10 +119,10 @@ mod tests {
             }
             assert_eq!(launch(Launch::flags_of(true, true)).concurrent(position), 0);
         }
-        for word in [0, 1, 17, LAUNCH_WORDS - 1] {
-            let flags = Launch::flags_of(true, true) | Launch::knows(5) | Launch::told_by(word);
+        for thread in [0, 1, 17, LAUNCHING_THREADS - 1] {
+            let flags = Launch::flags_of(true, true) | Launch::knows(5) | Launch::by(thread);
             let launch = launch(flags);
-            assert_eq!((launch.word(), launch.concurrent(9)), (word, 3));
+            assert_eq!((launch.thread(), launch.concurrent(9)), (thread, 3));
         }
         // Too many to count: never more than there are.
         assert_eq!(launch(Launch::knows(0)).concurrent(0x1_0001), 0);

@@ -54,7 +54,7 @@ const MAX_KEPT: usize = 4 << 20;
 /// Bytes kept between two checks of the host's acknowledgements.
 const CHECK_INTERVAL: usize = 64 << 10;
 /// Bytes kept beyond which acknowledgements are read even if no thread waits.
-const HIGH_WATER: usize = 2 * ACKNOWLEDGE_EVERY;
+const HIGH_WATER: usize = ACKNOWLEDGE_EVERY;
 /// Maximum wait for frames before other conditions are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -86,8 +86,7 @@ struct Incoming {
 /// Positions in the session's sequence of calls.
 #[derive(Default)]
 struct Positions {
-    /// The last call whose thread did not wait until the host had submitted it. Stored before
-    /// the call returns to its thread.
+    /// The last call that launches must follow. Stored before the call returns to its thread.
     sent: AtomicU64,
     /// Sequence number of the last call that it executed.
     executed: AtomicU64,
@@ -148,8 +147,8 @@ struct Message<'a> {
     payload: &'a [&'a [u8]],
     /// The last bytes, if they are not copied.
     lent: Option<HostSlice>,
-    /// The thread waits until the host has submitted it.
-    is_awaited: bool,
+    /// Launches need not follow it.
+    is_unfollowed: bool,
 }
 
 impl<'a> Message<'a> {
@@ -159,7 +158,7 @@ impl<'a> Message<'a> {
             slot,
             payload,
             lent: None,
-            is_awaited: false,
+            is_unfollowed: false,
         }
     }
 
@@ -177,7 +176,8 @@ impl Drop for Lending<'_> {
         // Bytes that the host has acknowledged meanwhile need not be copied.
         self.0.drain(Wait::Poll);
         let mut outgoing = self.0.outgoing.lock();
-        self.0.forget(&mut outgoing);
+        let taken = self.0.positions.taken.load(Ordering::Relaxed);
+        outgoing.kept.trim(|header| header.sequence <= taken);
         outgoing.kept.own();
     }
 }
@@ -224,13 +224,12 @@ impl Link {
         recovery: Option<Recovery>,
     ) -> Self {
         let waker = connection.receiver.waker();
-        let kept = if recovery.is_some() { HIGH_WATER } else { 0 };
         Self {
             turns: Alone::default(),
             outgoing: Alone(Mutex::new(Outgoing {
                 sender: Arc::clone(&connection.sender),
                 sequence: 0,
-                kept: Retained::with_capacity(kept),
+                kept: Retained::default(),
                 look: CHECK_INTERVAL,
                 generation: 0,
                 paused_by: None,
@@ -321,18 +320,17 @@ impl Link {
         self.post_as(call, |message| Message { lent, ..message }, note)
     }
 
-    /// As [`post_and`](Self::post_and), for a call for whose submission the thread
-    /// [waits](Self::await_submission) next.
-    pub(crate) fn post_awaited<'a, C: WireCall<'a>>(
+    /// As [`post_and`](Self::post_and), for a call that launches need not follow.
+    pub(crate) fn post_unfollowed<'a, C: WireCall<'a>>(
         &self,
         call: &C,
         note: impl FnMut(u64),
     ) -> Result<u64> {
-        let is_awaited = true;
+        let is_unfollowed = true;
         self.post_as(
             call,
             |message| Message {
-                is_awaited,
+                is_unfollowed,
                 ..message
             },
             note,
@@ -519,7 +517,7 @@ impl Link {
     }
 
     /// Without a lock: at least the position of every call that returned before this one, in
-    /// whatever thread, except those that the host had submitted by then.
+    /// whatever thread, except for launches of threads that say who they are.
     pub(crate) fn sent(&self) -> u64 {
         self.positions.sent.load(Ordering::Relaxed)
     }
@@ -554,9 +552,10 @@ impl Link {
             slot,
             payload,
             lent,
-            is_awaited,
+            is_unfollowed,
         } = message;
         let mut turn = None;
+        let mut polls = 0;
         loop {
             if turn.is_none() && self.turns.is_taken() {
                 turn = self.turns.take(self.patience.spin);
@@ -588,12 +587,15 @@ impl Link {
             match sent {
                 Ok(_) => {
                     outgoing.sequence = sequence;
-                    if !is_awaited {
+                    if !is_unfollowed {
                         self.positions.sent.store(sequence, Ordering::Relaxed);
                     }
                     note(sequence);
-                    if self.recovery.is_some() {
-                        self.keep(outgoing, message);
+                    let much = self.recovery.is_some() && self.keep(outgoing, message);
+                    // Others need not wait while this thread reads.
+                    drop(turn);
+                    if much {
+                        self.drain(Wait::Poll);
                     }
                     return Ok(sequence);
                 }
@@ -602,6 +604,11 @@ impl Link {
                     let generation = outgoing.generation;
                     drop(outgoing);
                     if self.queue_up(&mut turn) {
+                        continue;
+                    }
+                    if polls < turns::EAGER_POLLS && self.turns.has_several() {
+                        polls += 1;
+                        std::hint::spin_loop();
                         continue;
                     }
                     // The host may itself wait for room towards the guest.
@@ -629,8 +636,8 @@ impl Link {
         turn.is_some()
     }
 
-    /// Keeps the call that was just sent.
-    fn keep(&self, mut outgoing: MutexGuard<'_, Outgoing>, message: Message<'_>) {
+    /// Keeps the call that was just sent. Returns whether acknowledgements should be read.
+    fn keep(&self, mut outgoing: MutexGuard<'_, Outgoing>, message: Message<'_>) -> bool {
         let sequence = outgoing.sequence;
         if self.positions.taken.load(Ordering::Relaxed) + 1 >= sequence {
             // All earlier calls are acknowledged, so their memory is reused.
@@ -645,20 +652,16 @@ impl Link {
             }
         }
         if outgoing.kept.len() < outgoing.look {
-            return;
+            return false;
         }
         self.forget(&mut outgoing);
-        let much = outgoing.kept.len() >= HIGH_WATER;
-        drop(outgoing);
-        if much {
-            self.drain(Wait::Poll);
-        }
+        outgoing.kept.len() >= HIGH_WATER
     }
 
-    /// Drops acknowledged calls.
+    /// Drops acknowledged calls, except for a few.
     fn forget(&self, outgoing: &mut Outgoing) {
         let taken = self.positions.taken.load(Ordering::Relaxed);
-        outgoing.kept.trim(|header| header.sequence <= taken);
+        outgoing.kept.drop_until(taken);
         outgoing.look = outgoing.kept.len() + CHECK_INTERVAL;
     }
 

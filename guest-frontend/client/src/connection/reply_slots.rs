@@ -1,13 +1,14 @@
 //! Reply slots, one for each thread that waits for the host.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 use paragpu_protocol::frame::REPLY;
 use parking_lot::Mutex;
 
+use crate::alone::Alone;
 use crate::sys::memory::HostRows;
 
 const CHUNK: usize = 64;
@@ -18,11 +19,24 @@ const WAITING: u32 = 1;
 const DONE: u32 = 2;
 const LOST: u32 = 3;
 
+/// How many launches a thread that says who it is may be ahead of those that the host has
+/// submitted: enough for its next ones to be there whenever the host is ready.
+pub(super) const LAUNCHES_AHEAD: usize = 32;
+
 /// The slot of one waiting thread.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     state: AtomicU32,
     inner: Mutex<Inner>,
+    launches: Alone<RecentLaunches>,
+}
+
+/// The positions of a thread's last launches that say who it is. Only that thread uses them.
+#[derive(Debug, Default)]
+struct RecentLaunches {
+    positions: [AtomicU64; LAUNCHES_AHEAD],
+    /// Where the next one is stored.
+    next: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -43,6 +57,17 @@ pub(crate) enum SlotError {
 }
 
 impl Slot {
+    /// Notes a launch of the thread. Returns the position of the one [`LAUNCHES_AHEAD`] before it;
+    /// 0 if there are not so many.
+    pub(crate) fn note_launch(&self, position: u64) -> u64 {
+        let next = self.launches.next.load(Ordering::Relaxed);
+        self.launches
+            .next
+            .store(next.wrapping_add(1), Ordering::Relaxed);
+        let place = self.launches.positions.get(next % LAUNCHES_AHEAD);
+        place.map_or(0, |place| place.swap(position, Ordering::Relaxed))
+    }
+
     /// Begins a wait of the calling thread for the reply to `call`. The reply
     /// reuses the memory of `reply`; data frames go to `destination`.
     pub(crate) fn begin(&self, call: u16, destination: Option<HostRows>, reply: Vec<u8>) {

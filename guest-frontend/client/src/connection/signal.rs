@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Spin, Wait, Window};
 use paragpu_protocol::handle::StreamHandle;
-use paragpu_protocol::layout::{LAUNCH_WORDS, STAGING_TOKENS, THREAD_TOKENS, launch_word};
+use paragpu_protocol::layout::{
+    LAUNCHING_THREADS, STAGING_TOKENS, THREAD_TOKENS, THREADS_WORD, launch_word,
+};
 use paragpu_protocol::table::StreamSignal;
 
 use super::Link;
@@ -31,9 +33,9 @@ const POLLS_PER_RECEIVE: u32 = 8;
 /// some launches of the driver.
 const EAGER_POLLS: u32 = 512;
 const POLLS_PER_YIELD: u32 = 32;
-/// Maximum wait for a launch's submission. It takes some microseconds; when the host begins to
-/// ask for these waits, it takes as long as all that is queued.
-const SUBMISSION: Duration = Duration::from_millis(20);
+/// Maximum wait for a submission. The driver may block until kernels end; the host may be
+/// another one, which tells nothing.
+const SUBMISSION: Duration = Duration::from_secs(1);
 
 impl Link {
     /// Waits for the stream's work. Returns false if the thread must ask the host.
@@ -85,41 +87,50 @@ impl Link {
         }
     }
 
-    /// The number of the calling thread's launch word, if the host asks threads to wait for
-    /// their launches and the thread has one; otherwise 0.
+    /// The number of the calling thread, if the host asks threads that launch to say who they
+    /// are, and the thread has one; otherwise 0.
     #[inline]
-    pub(crate) fn launch_word(&self, words: &Window) -> u32 {
-        match load_token(words, launch_word(0) as usize) {
+    pub(crate) fn launching_thread(&self, words: &Window) -> u32 {
+        match load_token(words, THREADS_WORD as usize) {
             0 => 0,
-            _ => self.own_launch_word(),
+            _ => self.own_number(),
         }
     }
 
     #[cold]
-    fn own_launch_word(&self) -> u32 {
+    fn own_number(&self) -> u32 {
         let slot = with_slot(&self.slots, |slot, _| u32::from(slot));
-        slot.filter(|slot| *slot < LAUNCH_WORDS).unwrap_or(0)
+        slot.filter(|slot| *slot < LAUNCHING_THREADS).unwrap_or(0)
     }
 
-    /// Waits until the host has submitted the launch at `position`, which named the calling
-    /// thread's launch word. If that takes too long, all later launches follow this one.
+    /// Notes a launch of the calling thread `number` at `position`, and waits while the host has not
+    /// submitted the one [`LAUNCHES_AHEAD`](super::reply_slots::LAUNCHES_AHEAD) before it. If that
+    /// takes too long, all later launches follow this one.
     pub(crate) fn await_submission(&self, words: &Window, number: u32, position: u64) {
+        let earlier = with_slot(&self.slots, |_, slot| slot.note_launch(position));
+        let Some(earlier) = earlier.filter(|earlier| *earlier != 0) else {
+            return;
+        };
         let word = launch_word(number) as usize;
         let mut polls = 0;
         let mut began = None;
-        // The word holds the lower half of a position.
-        while load_token(words, word) != position as u32 {
+        // Lower halves of positions.
+        let is_behind = || load_token(words, word).wrapping_sub(earlier as u32) > u32::MAX / 2;
+        while is_behind() {
             polls += 1;
             if polls < EAGER_POLLS || !polls.is_multiple_of(POLLS_PER_YIELD) {
                 std::hint::spin_loop();
                 continue;
             }
+            if load_token(words, THREADS_WORD as usize) == 0 {
+                // The host no longer asks, and another one may not tell.
+                return;
+            }
             let began = began.get_or_insert_with(Instant::now);
             if began.elapsed() > SUBMISSION || self.state.is_ended() {
                 self.positions.sent.fetch_max(position, Ordering::Relaxed);
-                // The host may be another one, which does not know these words. If it does, it
-                // asks again.
-                store_token(words, launch_word(0) as usize, 0);
+                // If the host knows these words, it asks again.
+                store_token(words, THREADS_WORD as usize, 0);
                 return;
             }
             std::thread::yield_now();

@@ -16,6 +16,11 @@ use std::time::Duration;
 use paragpu_communicator::Spin;
 use parking_lot::Mutex;
 
+/// Polls of a thread that waits for its turn, or for room while others wait for theirs, before
+/// the first that yields the processor: some turns of each of the others. If one yields, and
+/// the kernel runs something else meanwhile, all others wait for it.
+pub(super) const EAGER_POLLS: u32 = 1024;
+
 /// A queue of threads; empty while none contend.
 #[derive(Default)]
 pub(super) struct Turns {
@@ -40,6 +45,11 @@ impl Turns {
         self.waiting() != 0
     }
 
+    /// Whether threads wait behind the one whose turn it is.
+    pub(super) fn has_several(&self) -> bool {
+        self.waiting() > 1
+    }
+
     fn waiting(&self) -> u64 {
         let current = self.current.load(Ordering::Relaxed);
         self.next.load(Ordering::Relaxed).saturating_sub(current)
@@ -56,7 +66,13 @@ impl Turns {
         }
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         let mut spin = Spin::new(spin, None);
+        let mut polls = 0;
         while self.current.load(Ordering::Acquire) != ticket {
+            if polls < EAGER_POLLS {
+                polls += 1;
+                std::hint::spin_loop();
+                continue;
+            }
             if !spin.again() {
                 self.sleep(ticket);
                 break;

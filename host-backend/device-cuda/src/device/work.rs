@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use paragpu_device::{
-    CopyEnd, FunctionId, Launch, LaunchTarget, MemoryOperation, Memset, Result, StreamId, Work,
-    WorkDevice,
+    CopyEnd, EventId, FunctionId, Launch, LaunchTarget, MemoryOperation, Memset, Recording, Result,
+    StreamId, Work, WorkDevice,
 };
 use paragpu_protocol::status::Status;
 
@@ -58,6 +58,19 @@ impl WorkDevice for CudaDevice {
             return Ok(None);
         }
         Ok(Some(self.target(order, function)?))
+    }
+
+    fn recording(&mut self, event: EventId, order: StreamId) -> Result<Option<Recording>> {
+        if order == StreamId::LEGACY {
+            return Ok(None);
+        }
+        let context = Arc::clone(&self.context);
+        let event = Arc::clone(find(&self.events, event.0)?);
+        let order = Arc::clone(find(&self.streams, order.0)?);
+        Ok(Some(Box::new(move || {
+            context.make_current()?;
+            context.event_record(&event, &order.stream)
+        })))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Launches that other threads submit.
+//! Launches and events that other threads submit.
 
 use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
@@ -26,7 +26,8 @@ const WRITE: &str = "
 }
 ";
 
-/// Launches from several threads arrive, each stream's in order. Returns false if the device
+/// Launches from several threads arrive, each stream's in order, and events that these threads
+/// record are reached behind them. Returns false if the device
 /// has no targets for them.
 ///
 /// # Panics
@@ -57,22 +58,42 @@ pub fn launch_targets(platform: &dyn Platform) -> bool {
         unknown.err().expect("unknown").status,
         Status::INVALID_HANDLE
     );
+    let event = device.event_create(2).expect("event");
+    let legacy = device.recording(event, StreamId::LEGACY);
+    assert!(legacy.expect("recording").is_none());
+    let unknown = device.recording(event, StreamId(u64::MAX));
+    assert_eq!(
+        unknown.err().expect("unknown").status,
+        Status::INVALID_HANDLE
+    );
+    device.event_destroy(event).expect("no recording is left");
     let streams: Vec<_> = (0..THREADS)
         .map(|_| device.stream_create(1, 0).expect("stream"))
         .collect();
+    let events: Vec<_> = (0..THREADS)
+        .map(|_| device.event_create(2).expect("event"))
+        .collect();
     std::thread::scope(|scope| {
-        for (number, stream) in (0..).zip(&streams) {
+        for (number, (stream, event)) in (0..).zip(streams.iter().zip(&events)) {
             let target = device.launch_target(function, *stream).expect("target");
             let target = target.expect("it had one");
+            let record = device.recording(*event, *stream).expect("recording");
             let launch = &launch;
             scope.spawn(move || {
                 for value in 0..LAUNCHES {
                     let launch = launch(value, a + 4 * number);
                     target.launch(&launch).expect("submitted");
                 }
+                record.expect("as for launches")().expect("recorded");
             });
         }
     });
+    for event in events {
+        while !device.event_query(event).expect("query") {
+            std::thread::yield_now();
+        }
+        device.event_destroy(event).expect("nothing refers to it");
+    }
     for stream in streams {
         settle(device, stream).expect("settle");
         device.stream_destroy(stream).expect("nothing refers to it");

@@ -86,7 +86,8 @@ impl Gpu {
         self.device.as_mut()
     }
 
-    /// Submits a launch, perhaps from a lane. A thread that waits for it is told in `window`.
+    /// Submits a launch, perhaps from a lane. If many threads launch, they are asked in `window`
+    /// to say who they are, and told what is submitted.
     pub(crate) fn launch(
         &mut self,
         work: &Work<'_>,
@@ -105,8 +106,7 @@ impl Gpu {
         self.submit_launch(work, stream, place)
     }
 
-    /// Submits a launch of a session whose launches are limited. Threads do not wait for them
-    /// one by one.
+    /// Submits a launch of a session whose launches are limited.
     pub(crate) fn launch_paced(
         &mut self,
         work: &Work<'_>,
@@ -134,8 +134,12 @@ impl Gpu {
         self.lanes.take_failure()
     }
 
-    /// Queries an event without waiting for the lanes: they record none.
+    /// Queries an event without waiting for the lanes, which record only marks.
     pub(crate) fn event_query(&mut self, event: EventId) -> Result<bool> {
+        // The device would answer for an earlier record.
+        if self.lanes.are_to_record(event) {
+            return Ok(false);
+        }
         self.device.event_query(event)
     }
 
@@ -154,12 +158,20 @@ impl Gpu {
         self.device.event_watch(event, reached)
     }
 
-    /// Records an event behind the work submitted to `stream` so far.
+    /// Records an event behind the work given to `stream` so far, perhaps from a lane.
     pub(crate) fn mark(&mut self, stream: StreamId) -> Result<EventId> {
         let event = match self.free_marks.pop() {
             Some(event) => event,
             None => self.device.event_create(UNTIMED)?,
         };
+        // A mark that was abandoned may still be recorded.
+        if self.lanes.have(stream)
+            && !self.lanes.are_to_record(event)
+            && let Some(record) = self.device.recording(event, stream)?
+            && self.lanes.give_mark(stream, event, record)
+        {
+            return Ok(event);
+        }
         match self.device().submit(&Work::EventRecord(event), stream) {
             Ok(()) => Ok(event),
             Err(error) => {

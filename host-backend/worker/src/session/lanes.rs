@@ -1,39 +1,39 @@
-//! Threads that submit launches to the driver side by side.
+//! Threads that submit launches to the driver side by side, and the order of these launches.
 //!
 //! The driver takes some microseconds per launch, mostly without a lock. A native program
 //! whose threads launch at the same time therefore overlaps them. Here, one thread
 //! receives all calls. It hands launches that the program's threads made at the same time
-//! to *lanes*: threads that submit them side by side.
+//! to *lanes*: threads that submit them side by side. Launches that must keep their order
+//! share a [strand](super::strand).
 //!
-//! Streams are not independent: kernels of one may wait for those of another, and streams
-//! share queues of the hardware. So a launch is submitted only after all calls that the
-//! program made before it. Two launches overlap only if the program's own calls overlapped
+//! **Few threads.** Streams are not independent: kernels of one may wait for those of another,
+//! and streams share queues of the hardware. So a launch is submitted only after all calls that
+//! the program made before it. Two launches overlap only if the program's own calls overlapped
 //! in time, so that natively, too, either could have come first. Each launch tells the
 //! number of calls before it of which this is known ([`Launch::concurrent`]). For a program
 //! with one thread it is always zero.
 //!
-//! When the connection is full, threads wait in their calls, so that these overlap. But of
-//! eight threads, each launch then follows the eighth before it, and all wait for any that
-//! the driver delays: eight lanes submitted 0.6 of what eight threads submit natively. So if
-//! several threads launch, the guest is asked to let each wait until its launch is submitted,
-//! as natively ([`Board`]). Launches then follow only what is submitted anyway.
+//! **Many threads.** When the connection is full, threads wait in their calls, so that these
+//! overlap. But of eight threads, each launch then follows the eighth before it, and all wait
+//! for any that the driver delays. So if many threads launch, the guest is asked to have each say
+//! who it is ([`Launch::thread`]). A launch of such a thread follows the thread's own, those of
+//! its stream, and every call that is no such launch. CUDA promises no other order. The thread is
+//! told what is submitted ([`Board`]), and is never more than a few launches ahead of it.
 //!
-//! Everything but a launch waits for all lanes ([`Lanes::settle`]).
+//! Everything but launches and marks waits for all lanes ([`Lanes::settle`]).
 //!
 //! [`Launch::concurrent`]: paragpu_protocol::table::Launch::concurrent
+//! [`Launch::thread`]: paragpu_protocol::table::Launch::thread
 
-use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use paragpu_communicator::Window;
-use paragpu_device::{Error, Launch, LaunchTarget, StreamId};
-use paragpu_protocol::layout::launch_word;
-use parking_lot::Mutex;
+use paragpu_device::{Error, EventId, Launch, LaunchTarget, Recording, StreamId};
+use paragpu_protocol::layout::{LAUNCHING_THREADS, THREADS_WORD, launch_word};
 
+use super::strand::{self, Failures, Job, Strand};
 use crate::sys::words;
 
 /// Maximum number of lanes.
@@ -41,224 +41,52 @@ const MAX_LANES: usize = 8;
 /// Processors that neither lanes nor the program's threads count on. On 16, six lanes submit as
 /// much as seven, with a shorter tail, and eight submit less.
 const SPARE: usize = 3;
-/// Maximum number of launches queued in a lane.
-const DEPTH: usize = 16;
+/// Number of strands.
+const STRANDS: usize = 16;
+/// Jobs that may be known as given before those among them that are submitted are looked for.
+const MANY_GIVEN: usize = 1024;
 /// Launches per measurement of whether lanes are worthwhile, and how many of them must be
 /// concurrent with the one before.
 const WINDOW: u32 = 64;
 const OVERLAPPING: u32 = 32;
-/// Launches that those of a measurement overlap, all together, from which threads should wait
-/// for theirs, and below which they no longer should. Up to about five threads, the way back
-/// and forth costs more than the order does.
+/// Launches that those of a measurement overlap, all together, from which threads should say who
+/// they are, and below which they no longer should. Up to about five threads, the order costs
+/// little.
 const MANY: u64 = 5 * WINDOW as u64;
 const FEW: u64 = 7 * WINDOW as u64 / 2;
-/// How long a lane polls for work before it sleeps: waking it costs as much as a launch.
-const POLL: Duration = Duration::from_micros(50);
-/// Number of polls of a lane before the thread that waits for it naps, and the nap.
+/// Number of polls of a strand before the thread that waits for it naps, and the nap.
 const SPINS: u32 = 20_000;
 const NAP: Duration = Duration::from_micros(20);
 
-/// What lanes report to the session's thread.
-#[derive(Debug, Default)]
-struct Failures {
-    any: AtomicBool,
-    /// The first error.
-    first: Mutex<Option<Error>>,
-}
-
-/// Bytes of parameters that a job holds itself. Memory that one thread allocates and another
-/// frees costs both more than a copy.
-const INLINE: usize = 256;
-
-/// The parameters of a launch.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "no allocation for usual launches"
-)]
-enum Parameters {
-    Inline(usize, [u8; INLINE]),
-    Own(Box<[u8]>),
-}
-
-impl Parameters {
-    fn new(bytes: &[u8]) -> Self {
-        let mut inline = [0; INLINE];
-        match inline.get_mut(..bytes.len()) {
-            Some(start) => {
-                start.copy_from_slice(bytes);
-                Self::Inline(bytes.len(), inline)
-            }
-            None => Self::Own(bytes.into()),
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Inline(length, bytes) => bytes.get(..*length).unwrap_or(bytes),
-            Self::Own(bytes) => bytes,
-        }
-    }
-}
-
-/// The words in which a session tells its guest that launches are submitted: [`launch_word`].
+/// The words in which a session asks its guest's threads to say who they are, and tells them
+/// which of their launches are submitted.
 #[derive(Debug, Clone, Default)]
-struct Board(Option<Arc<Window>>);
+pub(super) struct Board(Option<Arc<Window>>);
 
 impl Board {
-    /// Tells the thread that waits for a launch, if one does.
-    fn tell(&self, place: Place) {
-        if place.word != 0 {
-            // Only threads of this guest compare it, with the lower half of a position.
-            self.store(place.word, place.position as u32);
-        }
+    fn ask(&self, asks: bool) {
+        self.store(THREADS_WORD, u32::from(asks));
     }
 
-    /// Whether threads should wait for their launches.
-    fn ask(&self, waits: bool) {
-        self.store(0, u32::from(waits));
+    /// Tells the thread of a launch, if it said who it is.
+    pub(super) fn tell(&self, place: Place) {
+        if place.thread != 0 {
+            // Only threads of this guest compare it, with the lower half of a position.
+            self.store(launch_word(place.thread), place.position as u32);
+        }
     }
 
     fn store(&self, word: u32, value: u32) {
         if let Some(window) = &self.0 {
-            words::store(window, u64::from(launch_word(word)) * 4, value);
+            words::store(window, u64::from(word) * 4, value);
         }
     }
 
-    /// Whether its words are in `window`.
+    /// Whether the words are in `window`.
     fn is_in(&self, window: Option<&Arc<Window>>) -> bool {
         match (&self.0, window) {
             (Some(own), Some(window)) => Arc::ptr_eq(own, window),
             (own, window) => own.is_none() && window.is_none(),
-        }
-    }
-}
-
-/// A launch on its way to the driver.
-struct Job {
-    place: Place,
-    target: Arc<dyn LaunchTarget>,
-    /// Without its parameters.
-    launch: Launch<'static>,
-    parameters: Parameters,
-}
-
-impl Job {
-    fn new(place: Place, target: Arc<dyn LaunchTarget>, launch: &Launch<'_>) -> Self {
-        Self {
-            place,
-            target,
-            parameters: Parameters::new(&launch.parameters),
-            launch: Launch {
-                function: launch.function,
-                grid: launch.grid,
-                block: launch.block,
-                dynamic_shared: launch.dynamic_shared,
-                cooperative: launch.cooperative,
-                programmatic: launch.programmatic,
-                cluster: launch.cluster,
-                preferences: launch.preferences.clone(),
-                parameters: Cow::Borrowed(&[]),
-            },
-        }
-    }
-
-    fn submit(self) -> Result<(), Error> {
-        self.target.launch(&Launch {
-            parameters: Cow::Borrowed(self.parameters.bytes()),
-            ..self.launch
-        })
-    }
-}
-
-/// A counter that one thread writes, alone in its cache lines.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Done(AtomicU64);
-
-/// A thread and its queue.
-#[derive(Debug)]
-struct Lane {
-    jobs: SyncSender<Job>,
-    /// Number of launches queued so far.
-    queued: u64,
-    /// Number of launches submitted to the driver.
-    done: Arc<Done>,
-    /// That number when it was last read.
-    known: u64,
-}
-
-impl Lane {
-    fn new(number: usize, failures: &Arc<Failures>, board: &Board) -> std::io::Result<Self> {
-        let (jobs, queue) = sync_channel(DEPTH);
-        let done = Arc::new(Done::default());
-        let (progress, failures, board) = (Arc::clone(&done), Arc::clone(failures), board.clone());
-        std::thread::Builder::new()
-            .name(format!("lane-{number}"))
-            .spawn(move || submit_all(&queue, &progress, &failures, &board))?;
-        Ok(Self {
-            jobs,
-            queued: 0,
-            done,
-            known: 0,
-        })
-    }
-
-    /// Whether so many launches are submitted.
-    fn has_done(&mut self, count: u64) -> bool {
-        if self.known < count {
-            // Acquire: what the lane did is visible.
-            self.known = self.done.0.load(Ordering::Acquire);
-        }
-        self.known >= count
-    }
-
-    /// Number of launches that are not submitted.
-    fn waiting(&mut self) -> u64 {
-        self.has_done(self.queued);
-        self.queued - self.known
-    }
-
-    fn await_done(&mut self, count: u64) {
-        let mut spins = 0;
-        while !self.has_done(count) {
-            pause(&mut spins);
-        }
-    }
-}
-
-/// Waits a moment for a lane.
-fn pause(spins: &mut u32) {
-    *spins = spins.saturating_add(1);
-    match *spins < SPINS {
-        true => std::hint::spin_loop(),
-        // The driver accepts no more launches until some complete.
-        false => std::thread::sleep(NAP),
-    }
-}
-
-/// A lane's thread. Ends when the session drops the lane.
-fn submit_all(queue: &Receiver<Job>, done: &Done, failures: &Failures, board: &Board) {
-    while let Some(job) = next(queue) {
-        let place = job.place;
-        // The job is gone before it counts as done, and its target with it.
-        if let Err(error) = job.submit() {
-            failures.first.lock().get_or_insert(error);
-            failures.any.store(true, Ordering::Relaxed);
-        }
-        done.0.fetch_add(1, Ordering::Release);
-        board.tell(place);
-    }
-}
-
-/// The next launch. Polls for a while before it sleeps.
-fn next(queue: &Receiver<Job>) -> Option<Job> {
-    let began = Instant::now();
-    loop {
-        match queue.try_recv() {
-            Ok(next) => return Some(next),
-            Err(TryRecvError::Disconnected) => return None,
-            Err(TryRecvError::Empty) if began.elapsed() > POLL => return queue.recv().ok(),
-            Err(TryRecvError::Empty) => std::hint::spin_loop(),
         }
     }
 }
@@ -270,36 +98,53 @@ struct Traffic {
     overlapping: u32,
     /// The launches that these overlap.
     others: u64,
-    /// The results of the last measurement: lanes are worthwhile, and threads should wait.
+    /// Overlapping launches of threads that say who they are, and a bit for each such thread.
+    named: u64,
+    threads: u32,
+    /// The results of the last measurement: lanes are worthwhile, and many threads launch.
     is_wide: bool,
-    waits: bool,
+    is_crowded: bool,
 }
 
 impl Traffic {
-    /// Counts a launch that overlaps `others`. Returns true at the end of a measurement.
-    fn count(&mut self, others: u64) -> bool {
+    /// Counts a launch while others are on their way, or not. Returns true at the end of a
+    /// measurement.
+    fn count(&mut self, place: Place, in_flight: bool) -> bool {
         self.launches += 1;
-        self.overlapping += u32::from(others > 0);
-        // More than the threads whose launches overlap: a thread was held up.
-        self.others += others.min(MAX_LANES as u64);
+        // The calls of threads that say who they are need not overlap.
+        let overlaps = match place.thread {
+            0 => place.concurrent > 0,
+            _ => in_flight,
+        };
+        self.overlapping += u32::from(overlaps);
+        match place.thread {
+            // More than the threads whose launches overlap: a thread was held up.
+            0 => self.others += place.concurrent.min(MAX_LANES as u64),
+            thread => {
+                self.named += u64::from(overlaps);
+                self.threads |= 1 << thread;
+            }
+        }
         let ends = self.launches == WINDOW;
         if ends {
-            self.is_wide = self.overlapping >= OVERLAPPING;
-            let least = if self.waits { FEW } else { MANY };
-            self.waits = self.is_wide && self.others >= least;
-            (self.launches, self.overlapping, self.others) = (0, 0, 0);
+            let threads = u64::from(self.threads.count_ones());
+            let others = self.others + self.named * threads.saturating_sub(1);
+            let least = if self.is_crowded { FEW } else { MANY };
+            let is_wide = self.overlapping >= OVERLAPPING;
+            *self = Self {
+                is_wide,
+                is_crowded: is_wide && others >= least,
+                ..Self::default()
+            };
         }
         ends
     }
 }
 
-/// A launch in a lane.
-#[derive(Debug)]
-struct Given {
-    /// Its position in the call sequence.
-    position: u64,
-    lane: usize,
-    /// Its number in the lane, from 1.
+/// Where a job is: its strand, and its number there.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spot {
+    strand: usize,
     number: u64,
 }
 
@@ -310,20 +155,41 @@ pub(crate) struct Place {
     pub(crate) position: u64,
     /// The number of calls directly before it that it does not follow.
     pub(crate) concurrent: u64,
-    /// The launch word of the waiting thread; 0 if no thread waits for it.
-    pub(crate) word: u32,
+    /// The thread that launches, if it says so; otherwise 0.
+    pub(crate) thread: u32,
 }
 
 /// The session's lanes.
-#[derive(Debug)]
 pub(super) struct Lanes {
     most: usize,
-    lanes: Vec<Lane>,
-    /// Launches that are not known to be submitted, in call order.
-    given: VecDeque<Given>,
+    /// Started with the first traffic for them.
+    threads: Option<strand::Lanes>,
+    strands: [Strand; STRANDS],
+    /// Jobs that are not known to be submitted, in call order, with their positions in the call
+    /// sequence.
+    given: VecDeque<(u64, Spot)>,
+    /// How many of these there may be before the next look.
+    many_given: usize,
+    /// The last job of each stream, and of each thread.
+    of_streams: HashMap<StreamId, Spot>,
+    of_threads: [Spot; LAUNCHING_THREADS as usize],
+    /// Position of the last launch of a thread that says who it is.
+    last_named: u64,
+    /// Marks that are not known to be recorded.
+    marks: Vec<(EventId, Spot)>,
     traffic: Traffic,
     failures: Arc<Failures>,
     board: Board,
+}
+
+impl std::fmt::Debug for Lanes {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = formatter.debug_struct("Lanes");
+        shown.field("most", &self.most);
+        shown
+            .field("traffic", &self.traffic)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Lanes {
@@ -340,8 +206,14 @@ impl Lanes {
         Self {
             // With a single lane, nothing overlaps.
             most: if most < 2 { 0 } else { most },
-            lanes: Vec::new(),
+            threads: None,
+            strands: Default::default(),
             given: VecDeque::new(),
+            many_given: MANY_GIVEN,
+            of_streams: HashMap::new(),
+            of_threads: Default::default(),
+            last_named: 0,
+            marks: Vec::new(),
             traffic: Traffic::default(),
             failures: Arc::default(),
             board: Board::default(),
@@ -358,26 +230,26 @@ impl Lanes {
         lanes
     }
 
-    /// Tells the guest in this window from now on.
+    /// Asks and tells the guest in this window from now on.
     pub(super) fn tell_in(&mut self, window: Option<&Arc<Window>>) {
         if !self.board.is_in(window) {
             self.settle();
             // Each has the words. They start again with the next traffic.
-            self.lanes.clear();
+            self.threads = None;
             self.board = Board(window.cloned());
-            self.board.ask(self.traffic.waits);
+            self.board.ask(self.traffic.is_crowded);
         }
     }
 
-    /// Has threads no longer wait for their launches.
+    /// Has threads no longer say who they are.
     pub(super) fn rest(&mut self) {
-        if self.traffic.waits {
+        if self.traffic.is_crowded {
             self.traffic = Traffic::default();
             self.board.ask(false);
         }
     }
 
-    /// Tells the guest that a launch was submitted, though not by a lane.
+    /// Tells the guest that a launch was submitted, or failed, though not by a lane.
     pub(super) fn tell(&self, place: Place) {
         self.board.tell(place);
     }
@@ -387,24 +259,15 @@ impl Lanes {
         if self.most == 0 {
             return false;
         }
-        let others = match place.word {
-            0 => place.concurrent,
-            // What is submitted does not count.
-            _ => self.in_flight(),
-        };
-        if self.traffic.count(others) {
-            self.board.ask(self.traffic.waits);
+        self.await_before(0);
+        if self.traffic.count(place, !self.given.is_empty()) {
+            // Again each time: a thread that waits too long takes it back.
+            self.board.ask(self.traffic.is_crowded);
         }
         self.traffic.is_wide
     }
 
-    /// Number of launches that are not known to be submitted, after a look at the first.
-    fn in_flight(&mut self) -> u64 {
-        self.await_before(0);
-        self.given.len() as u64
-    }
-
-    /// Queues a launch into `stream` in a lane. Returns false if there is no lane.
+    /// Queues a launch into `stream` for a lane. Returns false if there is no lane.
     pub(super) fn give(
         &mut self,
         place: Place,
@@ -412,99 +275,161 @@ impl Lanes {
         target: Arc<dyn LaunchTarget>,
         launch: &Launch<'_>,
     ) -> bool {
-        self.await_before(place.position.saturating_sub(place.concurrent));
-        self.begin();
-        let Some(number) = self.lane_for(stream, place) else {
-            return false;
-        };
-        let Some(lane) = self.lanes.get_mut(number) else {
-            return false;
-        };
-        if lane.jobs.send(Job::new(place, target, launch)).is_err() {
-            return false;
-        }
-        lane.queued += 1;
-        self.given.push_back(Given {
-            position: place.position,
-            lane: number,
-            number: lane.queued,
+        let Place {
+            position,
+            concurrent,
+            thread,
+        } = place;
+        let follows = position.saturating_sub(concurrent);
+        self.await_before(match thread {
+            // That a named launch's function has returned is not known.
+            0 => follows.max(self.last_named + 1),
+            _ => follows,
         });
+        let Some(strand) = self.strand_for(stream, thread) else {
+            return false;
+        };
+        let Some(spot) = self.put(position, strand, Job::launch(place, target, launch)) else {
+            return false;
+        };
+        self.of_streams.insert(stream, spot);
+        if thread != 0
+            && let Some(last) = self.of_threads.get_mut(thread as usize)
+        {
+            *last = spot;
+            self.last_named = position;
+        }
         true
     }
 
-    /// Waits until all launches before a position are submitted.
-    fn await_before(&mut self, position: u64) {
-        while let Some(front) = self.given.front()
-            && let Some(lane) = self.lanes.get_mut(front.lane)
-            && (front.position < position || lane.has_done(front.number))
-        {
-            lane.await_done(front.number);
-            self.given.pop_front();
-        }
+    /// Records a mark behind a stream's launches. Returns false if lanes have none of its.
+    pub(super) fn give_mark(&mut self, stream: StreamId, mark: EventId, record: Recording) -> bool {
+        let Some(Spot { strand, .. }) = self.last_of(stream) else {
+            return false;
+        };
+        let position = self.given.back().map_or(0, |(position, _)| *position);
+        let Some(spot) = self.put(position, strand, Job::Record(record)) else {
+            return false;
+        };
+        self.of_streams.insert(stream, spot);
+        self.marks.push((mark, spot));
+        true
     }
 
-    /// Starts the threads, as many as can be created.
-    fn begin(&mut self) {
-        while self.lanes.len() < self.most {
-            match Lane::new(self.lanes.len(), &self.failures, &self.board) {
-                Ok(lane) => self.lanes.push(lane),
-                Err(error) => {
-                    tracing::warn!(%error, "no thread for launches");
-                    self.most = self.lanes.len();
-                }
-            }
-        }
+    /// Whether lanes have launches into a stream.
+    pub(super) fn have(&mut self, stream: StreamId) -> bool {
+        self.last_of(stream).is_some()
     }
 
-    /// An idle lane, or the one with the fewest launches. Preferably always the same for a
-    /// stream, whose state is then in the caches of that lane's processor. If a thread waits for
-    /// the launch, only an idle one: it must not queue behind a launch that the driver delays.
-    fn lane_for(&mut self, stream: StreamId, place: Place) -> Option<usize> {
+    /// Whether a mark is still to be recorded.
+    pub(super) fn are_to_record(&mut self, mark: EventId) -> bool {
+        if self.marks.is_empty() {
+            return false;
+        }
+        let mut marks = std::mem::take(&mut self.marks);
+        marks.retain(|(_, spot)| !self.has_done(*spot));
+        self.marks = marks;
+        self.marks.iter().any(|(other, _)| *other == mark)
+    }
+
+    /// Adds a job to a strand.
+    fn put(&mut self, position: u64, strand: usize, job: Job) -> Option<Spot> {
+        if self.threads.is_none() {
+            self.threads = strand::Lanes::start(self.most, &self.failures, &self.board);
+            // Otherwise it would be tried again for each launch.
+            self.most = self.threads.as_ref().map_or(0, |_| self.most);
+        }
+        let threads = self.threads.as_ref()?;
+        let number = self.strands.get_mut(strand)?.give(job, threads);
+        let spot = Spot { strand, number };
+        if self.given.len() >= self.many_given {
+            // The first may be delayed, and others not.
+            let mut given = std::mem::take(&mut self.given);
+            given.retain(|(_, spot)| !self.has_done(*spot));
+            self.many_given = MANY_GIVEN.max(2 * given.len());
+            self.given = given;
+        }
+        self.given.push_back((position, spot));
+        Some(spot)
+    }
+
+    fn has_done(&mut self, spot: Spot) -> bool {
+        let strand = self.strands.get_mut(spot.strand);
+        strand.is_none_or(|strand| strand.has_done(spot.number))
+    }
+
+    /// Waits until a job is submitted.
+    fn await_done(&mut self, spot: Spot) {
         let mut spins = 0;
-        loop {
-            let (number, queued) = self.least_busy(stream)?;
-            if queued == 0 || place.word == 0 {
-                return Some(number);
-            }
+        while !self.has_done(spot) {
             pause(&mut spins);
         }
     }
 
-    /// That lane, and the number of its launches.
-    fn least_busy(&mut self, stream: StreamId) -> Option<(usize, u64)> {
-        let first = usize::try_from(stream.0)
-            .unwrap_or(0)
-            .checked_rem(self.lanes.len())?;
-        let (mut best, mut least) = (first, u64::MAX);
-        for number in (first..self.lanes.len()).chain(0..first) {
-            let queued = self.lanes.get_mut(number)?.waiting();
-            if queued < least {
-                (best, least) = (number, queued);
-            }
-            if queued == 0 {
-                break;
-            }
+    /// Waits until all jobs before a position are submitted.
+    fn await_before(&mut self, position: u64) {
+        while let Some(&(first, spot)) = self.given.front()
+            && (first < position || self.has_done(spot))
+        {
+            self.await_done(spot);
+            self.given.pop_front();
         }
-        Some((best, least))
     }
 
-    /// Waits until all launches are submitted.
-    pub(super) fn settle(&mut self) {
-        while let Some(given) = self.given.pop_front() {
-            if let Some(lane) = self.lanes.get_mut(given.lane) {
-                lane.await_done(given.number);
+    /// The last job of a stream, if it is not submitted.
+    fn last_of(&mut self, stream: StreamId) -> Option<Spot> {
+        let last = *self.of_streams.get(&stream)?;
+        (!self.has_done(last)).then_some(last)
+    }
+
+    /// The strand for a launch: that of the jobs of its stream, or of its thread, which it
+    /// follows; otherwise an idle one, or the one with the fewest jobs.
+    fn strand_for(&mut self, stream: StreamId, thread: u32) -> Option<usize> {
+        let of_thread = match thread {
+            0 => None,
+            thread => self.of_threads.get(thread as usize).copied(),
+        };
+        let of_thread = of_thread.filter(|last| !self.has_done(*last));
+        match (self.last_of(stream), of_thread) {
+            (Some(last), None) | (None, Some(last)) => Some(last.strand),
+            (Some(last), Some(other)) => {
+                if last.strand != other.strand {
+                    self.await_done(other);
+                }
+                Some(last.strand)
+            }
+            (None, None) => {
+                let strands = self.strands.iter_mut().map(Strand::waiting).enumerate();
+                strands
+                    .min_by_key(|(_, waiting)| *waiting)
+                    .map(|(at, _)| at)
             }
         }
+    }
+
+    /// Waits until all jobs are submitted.
+    pub(super) fn settle(&mut self) {
+        if self.given.is_empty() {
+            return;
+        }
+        self.await_before(u64::MAX);
+        self.of_streams.clear();
+        self.marks.clear();
     }
 
     /// Takes the first error.
     pub(super) fn take_failure(&mut self) -> Option<Error> {
-        if !self.failures.any.load(Ordering::Relaxed) {
-            return None;
-        }
-        let first = self.failures.first.lock().take();
-        self.failures.any.store(false, Ordering::Relaxed);
-        first
+        self.failures.take()
+    }
+}
+
+/// Waits a moment for a lane.
+fn pause(spins: &mut u32) {
+    *spins = spins.saturating_add(1);
+    match *spins < SPINS {
+        true => std::hint::spin_loop(),
+        // The driver accepts no more launches until some complete.
+        false => std::thread::sleep(NAP),
     }
 }
 
@@ -517,13 +442,25 @@ impl Drop for Lanes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
     use paragpu_device::FunctionId;
+    use parking_lot::Mutex;
     use proptest::prelude::*;
 
     use super::*;
 
     fn launch() -> Launch<'static> {
         Launch::of_one_thread(FunctionId(1), Vec::new())
+    }
+
+    fn place(position: u64, concurrent: u64, thread: u32) -> Place {
+        Place {
+            position,
+            concurrent,
+            thread,
+        }
     }
 
     /// A launch that runs a function.
@@ -550,19 +487,46 @@ mod tests {
         }))
     }
 
+    /// A launch that waits, and what ends the wait.
+    fn held() -> (SyncSender<()>, Arc<dyn LaunchTarget>) {
+        let (release, held) = sync_channel(1);
+        let held = Mutex::new(held);
+        (release, Arc::new(Runs(move || held.lock().recv().unwrap())))
+    }
+
+    /// A launch that tells that it ran.
+    fn telling() -> (Receiver<()>, Arc<dyn LaunchTarget>) {
+        let (ran, runs) = sync_channel(1000);
+        (runs, Arc::new(Runs(move || ran.send(()).unwrap())))
+    }
+
     proptest! {
-        /// A launch begins after all that it follows.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// A launch begins after all that it follows: those of its stream and of its thread, and
+        /// if its thread does not say who it is, all but those that are concurrent and do not
+        /// either.
         #[test]
         fn launches_keep_the_programs_order(
-            launches in prop::collection::vec((0_u64..6, 0_u64..12, 0_u32..2000), 1..120),
+            launches in prop::collection::vec((0_u64..6, 0_u32..4, 0_u64..12, 0_u32..2000), 1..150),
+            named in any::<bool>(),
             count in 2_usize..5,
         ) {
             let mut lanes = Lanes::always(count);
             let clock = Arc::new(AtomicU64::new(0));
             let mut spans: Vec<Span> = Vec::new();
-            for (position, (stream, concurrent, effort)) in (1..).zip(&launches) {
+            let thread_of = |thread: u32| if named { thread } else { 0 };
+            let mut strict = 0;
+            for (position, (stream, thread, concurrent, effort)) in (1..).zip(&launches) {
                 let span = Span::default();
-                let place = Place { position, concurrent: *concurrent, word: 0 };
+                // One that says who it is has all named ones since the last other beside it.
+                let place = match thread_of(*thread) {
+                    0 => place(position, *concurrent, 0),
+                    thread => place(position, position - 1 - strict, thread),
+                };
+                if place.thread == 0 {
+                    strict = position;
+                }
                 prop_assert!(lanes.are_worthwhile(place));
                 let target = work(&clock, &span, *effort);
                 prop_assert!(lanes.give(place, StreamId(*stream), target, &launch()));
@@ -570,9 +534,15 @@ mod tests {
             }
             lanes.settle();
             let spans: Vec<_> = spans.iter().map(|span| *span.lock()).collect();
-            for (later, (_, concurrent, _)) in launches.iter().enumerate() {
-                for earlier in 0..later {
-                    if (later - earlier) as u64 > *concurrent {
+            for (later, (stream, thread, concurrent, _)) in launches.iter().enumerate() {
+                for (earlier, (other, by, ..)) in launches.iter().enumerate().take(later) {
+                    let (thread, by) = (thread_of(*thread), thread_of(*by));
+                    let follows = match (thread, by) {
+                        (0, 0) => (later - earlier) as u64 > *concurrent,
+                        (0, _) | (_, 0) => true,
+                        _ => thread == by,
+                    };
+                    if follows || stream == other {
                         prop_assert!(spans[earlier].1 < spans[later].0, "{earlier} {later} {spans:?}");
                     }
                 }
@@ -582,60 +552,96 @@ mod tests {
 
     #[test]
     fn concurrent_launches_overlap() {
+        for thread in [0, 1] {
+            let mut lanes = Lanes::always(2);
+            let (release, waits) = held();
+            assert!(lanes.give(place(1, 0, thread), StreamId(1), waits, &launch()));
+            let (runs, tells) = telling();
+            assert!(lanes.give(place(2, 1, 2 * thread), StreamId(2), tells, &launch()));
+            runs.recv().unwrap();
+            release.send(()).unwrap();
+            lanes.settle();
+        }
+    }
+
+    /// A launch that the driver delays holds up only those of its thread and stream.
+    #[test]
+    fn a_delayed_launch_holds_up_few() {
         let mut lanes = Lanes::always(2);
-        let (release, held) = sync_channel(1);
-        let held = Mutex::new(held);
-        let (ran, runs) = sync_channel(1);
-        let place = |position, concurrent| Place {
-            position,
-            concurrent,
-            word: 0,
-        };
-        let waits = Arc::new(Runs(move || held.lock().recv().unwrap()));
-        assert!(lanes.give(place(1, 0), StreamId(1), waits, &launch()));
-        let tells = Arc::new(Runs(move || ran.send(()).unwrap()));
-        assert!(lanes.give(place(2, 1), StreamId(2), tells, &launch()));
-        runs.recv().unwrap();
+        let (release, waits) = held();
+        assert!(lanes.give(place(1, 0, 1), StreamId(1), waits, &launch()));
+        let (behind, late) = telling();
+        assert!(lanes.give(place(2, 1, 1), StreamId(2), late, &launch()));
+        let (runs, tells) = telling();
+        for position in 3..3 * MANY_GIVEN as u64 {
+            let place = place(position, position - 1, 2 + (position % 3) as u32);
+            let stream = StreamId(3 + position % 3);
+            assert!(lanes.give(place, stream, Arc::clone(&tells), &launch()));
+            runs.recv().unwrap();
+        }
+        assert!(behind.try_recv().is_err());
+        assert!(lanes.given.len() <= MANY_GIVEN);
         release.send(()).unwrap();
+        behind.recv().unwrap();
         lanes.settle();
     }
 
     #[test]
-    fn threads_wait_if_many_launch() {
-        let mut traffic = Traffic::default();
-        let mut measured = |others| {
-            while !traffic.count(others) {}
-            (traffic.is_wide, traffic.waits)
+    fn a_mark_is_recorded_behind_its_streams_launches() {
+        let (mark, stream) = (EventId(7), StreamId(1));
+        let mut lanes = Lanes::always(2);
+        let record = |told: SyncSender<()>| -> Recording {
+            Box::new(move || {
+                told.send(()).unwrap();
+                Ok(())
+            })
         };
-        assert_eq!(measured(0), (false, false));
-        assert_eq!(measured(3), (true, false), "four threads");
-        assert_eq!(measured(7), (true, true), "eight threads");
-        // Fewer launches are in flight while threads wait.
-        assert_eq!(measured(4), (true, true));
-        assert_eq!(measured(2), (true, false));
-        assert_eq!(measured(4), (true, false));
-        assert_eq!(measured(900), (true, true));
-        assert_eq!(measured(0), (false, false));
+        let (told, recorded) = sync_channel(1);
+        assert!(
+            !lanes.give_mark(stream, mark, record(told.clone())),
+            "no launch"
+        );
+        let (release, waits) = held();
+        assert!(lanes.give(place(1, 0, 0), stream, waits, &launch()));
+        assert!(lanes.have(stream) && !lanes.have(StreamId(2)));
+        assert!(lanes.give_mark(stream, mark, record(told)));
+        assert!(lanes.are_to_record(mark) && !lanes.are_to_record(EventId(8)));
+        assert!(recorded.try_recv().is_err());
+        release.send(()).unwrap();
+        recorded.recv().unwrap();
+        lanes.settle();
+        assert!(!lanes.are_to_record(mark));
     }
 
     #[test]
-    fn parameters_keep_their_bytes() {
-        for length in [0, 1, INLINE, INLINE + 1] {
-            let bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
-            assert_eq!(Parameters::new(&bytes).bytes(), bytes);
-        }
+    fn threads_say_who_they_are_if_many_launch() {
+        let mut traffic = Traffic::default();
+        let mut measured = |concurrent, threads: u32, in_flight| {
+            let mut next = 0;
+            let mut count = || {
+                next = (next + 1) % threads.max(1);
+                let thread = if threads == 0 { 0 } else { 1 + next };
+                traffic.count(place(1000, concurrent, thread), in_flight)
+            };
+            while !count() {}
+            (traffic.is_wide, traffic.is_crowded)
+        };
+        assert_eq!(measured(0, 0, true), (false, false));
+        assert_eq!(measured(3, 0, true), (true, false), "four threads");
+        assert_eq!(measured(7, 0, true), (true, true), "eight threads");
+        assert_eq!(measured(900, 8, true), (true, true));
+        assert_eq!(measured(900, 5, true), (true, true));
+        assert_eq!(measured(900, 4, true), (true, false));
+        assert_eq!(measured(4, 0, true), (true, false));
+        assert_eq!(measured(900, 0, true), (true, true));
+        assert_eq!(measured(900, 8, false), (false, false), "none overlap");
     }
 
     #[test]
     fn lanes_need_overlapping_launches() {
         let mut lanes = Lanes::at_most(4);
         let mut count = |concurrent, launches: u32| {
-            let place = Place {
-                position: 1,
-                concurrent,
-                word: 0,
-            };
-            let launches = (0..launches).filter(|_| lanes.are_worthwhile(place));
+            let launches = (0..launches).filter(|_| lanes.are_worthwhile(place(1, concurrent, 0)));
             launches.count()
         };
         assert_eq!(count(0, 10 * WINDOW), 0);
@@ -643,10 +649,6 @@ mod tests {
         assert_eq!(count(3, 1), 1);
         assert_eq!(count(0, WINDOW - 1), 63, "until the next measurement");
         assert_eq!(count(0, 2 * WINDOW), 0);
-        assert!(!Lanes::at_most(1).are_worthwhile(Place {
-            position: 1,
-            concurrent: 9,
-            word: 0,
-        }));
+        assert!(!Lanes::at_most(1).are_worthwhile(place(1, 9, 0)));
     }
 }

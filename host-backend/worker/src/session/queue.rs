@@ -13,8 +13,8 @@ use paragpu_device::{EventId, Result, StreamId};
 use super::gpu::Gpu;
 use super::host_function::HostFunctions;
 
-/// Work items between two marks. A mark first waits for the launches in lanes.
-const STEP: u32 = 1024;
+/// Work items between two marks.
+const STEP: u32 = 256;
 /// Maximum number of queued work items. A graph launch that counts for more may still
 /// queue behind two others.
 const MAX_QUEUED: u64 = 8192;

@@ -14,8 +14,8 @@ use std::time::Duration;
 use paragpu_device::{
     ArrayId, ContextDevice, CopyEnd, Error, EventId, Function, FunctionId, GraphDevice, GraphId,
     GraphNode, HostFunction, Launch, LaunchTarget, MemoryOperation, Memset, ModuleDevice, ModuleId,
-    NativeDevice, Preference, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice,
-    TextureId, TextureResource, Work, WorkDevice,
+    NativeDevice, Preference, Recording, Result, Snapshot, StreamDevice, StreamId, SurfaceId,
+    TextureDevice, TextureId, TextureResource, Work, WorkDevice,
 };
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
@@ -283,6 +283,15 @@ impl WorkDevice for TestDevice {
             device: self.clone(),
             stream,
         })))
+    }
+
+    fn recording(&mut self, event: EventId, stream: StreamId) -> Result<Option<Recording>> {
+        if stream == StreamId::LEGACY {
+            return Ok(None);
+        }
+        self.state().has_stream(stream)?;
+        let mut device = self.clone();
+        Ok(Some(Box::new(move || device.records(event, stream))))
     }
 }
 

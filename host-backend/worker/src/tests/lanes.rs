@@ -2,7 +2,7 @@
 
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::handle::{DeviceAddress, EventHandle, FunctionHandle, StreamHandle};
-use paragpu_protocol::layout::{CHUNK, launch_word};
+use paragpu_protocol::layout::{CHUNK, THREADS_WORD, launch_word};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 
@@ -70,6 +70,11 @@ impl Wide {
             flags: launch.flags | flags,
             ..launch
         });
+    }
+
+    /// Position of the last call.
+    fn last(&self) -> u64 {
+        self.guest.connection.sender.last_sequence()
     }
 
     fn read(&mut self, size: u64) -> Vec<u8> {
@@ -154,10 +159,53 @@ fn a_stream_is_destroyed_behind_its_launches() {
     wide.guest.goodbye();
 }
 
-/// A thread that waits for its launch is told, even if the launch fails.
+/// Launches of threads that say who they are follow those of their stream, and everything else
+/// follows them.
 #[test]
-fn a_thread_that_waits_for_a_launch_is_told() {
-    const WORD: u32 = 5;
+fn other_calls_come_behind_the_launches_of_many_threads() {
+    let mut wide = wide();
+    for round in 0..30 {
+        let mut last = wide.last();
+        for (thread, stream) in (1..).zip(STREAMS) {
+            let flags = Launch::knows(last) | Launch::by(thread);
+            wide.write_by(flags, stream, u64::from(thread), 100 + round);
+            wide.write_by(flags, stream, u64::from(thread), round);
+        }
+        let [first, ..] = STREAMS;
+        wide.guest.post(&StreamWaitEvent {
+            stream: first,
+            event: EVENT,
+        });
+        // As one thread among others, it knows only of what was no launch of theirs.
+        last = wide.last();
+        wide.write_by(Launch::knows(last), first, 0, round);
+        wide.guest.call(&ContextSynchronize {}).unwrap();
+        assert_eq!(wide.read(6), [round; 6]);
+    }
+    assert_eq!(wide.guest.counters().launches, 330);
+    wide.guest.goodbye();
+}
+
+/// More launches than marks are apart, so that lanes record some.
+#[test]
+fn lanes_record_marks() {
+    let mut wide = wide();
+    let last = wide.last();
+    for round in 0..1500_u32 {
+        for (thread, stream) in (1..).zip(STREAMS) {
+            let flags = Launch::knows(last) | Launch::by(thread);
+            wide.write_by(flags, stream, u64::from(thread), round as u8);
+        }
+    }
+    wide.guest.call(&ContextSynchronize {}).unwrap();
+    assert_eq!(wide.read(6)[1..], [(1499 % 256) as u8; 5]);
+    wide.guest.goodbye();
+}
+
+/// A thread that says who it is is told of its launches, even if one fails.
+#[test]
+fn a_thread_is_told_of_its_launches() {
+    const THREAD: u32 = 5;
     let mut wide = wide();
     let reject = kernel(&mut wide.guest, 902, "reject");
     let nobody = FunctionHandle(77);
@@ -171,18 +219,17 @@ fn a_thread_that_waits_for_a_launch_is_told() {
             (nobody, &[]),
         ] {
             let launch = launch(function, stream, parameters);
-            let flags = Launch::told_by(WORD);
+            let flags = Launch::by(THREAD);
             let position = wide.guest.send(0, &Launch { flags, ..launch });
-            let told = || words::load(&window, u64::from(launch_word(WORD)) * 4);
+            let told = || words::load(&window, u64::from(launch_word(THREAD)) * 4);
             while u64::from(told()) != position {
                 std::thread::yield_now();
             }
         }
     }
-    assert_eq!(
-        words::load(&window, u64::from(launch_word(WORD + 1)) * 4),
-        0
-    );
+    let other = u64::from(launch_word(THREAD + 1));
+    assert_eq!(words::load(&window, other * 4), 0);
+    assert_eq!(words::load(&window, u64::from(THREADS_WORD) * 4), 0);
     wide.guest.call(&ContextSynchronize {}).unwrap_err();
     wide.guest.goodbye();
 }
