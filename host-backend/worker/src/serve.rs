@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Nowhere, Receiver, Sender};
 use paragpu_control::account::{Account, Share};
@@ -34,7 +34,7 @@ use crate::sys::process::{exit_now, unblock_signals};
 use crate::transfer::destination::{Arrived, Destination};
 use crate::transfer::handover;
 use crate::transfer::identity::Identity;
-use crate::transfer::orders::{Figures, Report};
+use crate::transfer::orders::{Figures, Report, micros};
 use crate::turns::Turns;
 use crate::utilization::Meter;
 
@@ -331,11 +331,14 @@ fn receive(
             Ok(receiver)
         }
         EarlierHome::File(file) => {
-            served.read_file(file).map_err(|error| error.to_string())?;
-            served
-                .transfer
-                .orders()
-                .report(Report::Done(Figures::default()));
+            let began = Instant::now();
+            let read = served.read_file(&file);
+            let bytes = read.map_err(|error| error.to_string())?;
+            served.transfer.orders().report(Report::Done(Figures {
+                bytes,
+                total: micros(began.elapsed()),
+                ..Figures::default()
+            }));
             served
                 .resume(paragpu_communicator::Error::io(
                     "a restored session waits for its guest",

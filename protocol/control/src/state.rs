@@ -12,11 +12,23 @@
 //!
 //! A complete state begins with [`Kind::Head`] and ends with [`Kind::End`], which
 //! carries the BLAKE3 of the checksums of all records before it.
+//!
+//! In a file the contents of memory are not records, so that several threads can write and
+//! read them, past the page cache and without a copy in between:
+//!
+//! ```text
+//! Head, Layout | zeros | contents | Spans, Image, Objects, …, End
+//!                      ^ Layout::contents
+//!                                 ^ Layout::records
+//! ```
+//!
+//! [`Kind::Spans`] lists the chunks in the order of their contents, each with its size and
+//! BLAKE3. Each chunk begins at a multiple of [`BLOCK`], with zeros up to the next one.
 #![forbid(unsafe_code)]
 
 use crate::files::open_own;
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Read, Seek as _, Write};
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use paragpu_protocol::codec::{Bytes, DecodeError, Text, decode_all};
@@ -26,8 +38,10 @@ use thiserror::Error;
 pub const MAX_PAYLOAD: usize = 4 << 20;
 /// Name of the state's file in a checkpoint directory.
 pub const FILE: &str = "session.paragpu";
+/// Alignment of each chunk of memory in a file, in bytes: that of direct I/O.
+pub const BLOCK: u64 = 4096;
 /// Size of a record's header in bytes.
-const HEADER: usize = 24;
+pub const HEADER: usize = 24;
 /// From this size on, hashing uses all cores.
 const PARALLEL_HASH: usize = 256 << 10;
 
@@ -54,7 +68,7 @@ macro_rules! kinds {
 
 kinds! {
     /// [`Head`].
-    Head = 1, 2;
+    Head = 1, 3;
     /// [`ImagePart`]: parts of module images, in order.
     Image = 2, 1;
     /// Some of the live objects, in the format of `replay.rs`.
@@ -72,6 +86,10 @@ kinds! {
     Kept = 9, 2;
     /// 32 bytes: the BLAKE3 of the checksums of all earlier records.
     End = 8, 1;
+    /// In a file: [`Layout`], the second record.
+    Layout = 10, 1;
+    /// In a file: chunks and their hashes, in the format of `regions.rs`.
+    Spans = 11, 1;
 
     /// Between workers: the images that the destination lacks, 32 bytes each.
     Missing = 32, 1;
@@ -141,6 +159,9 @@ pub enum StateError {
     /// The checksum does not match.
     #[error("the state is damaged: a record's checksum does not match")]
     Checksum,
+    /// The hash of a chunk of memory does not match, or bytes between chunks are not zero.
+    #[error("the state is damaged: contents of memory do not match their hash")]
+    Contents,
     /// A record out of order.
     #[error("the state is not in order: {0}")]
     Order(&'static str),
@@ -183,6 +204,14 @@ paragpu_protocol::record! {
         device_memory: u64,
         /// Where the contents of its pinned memory are: a value defined by the worker.
         pinned: u8,
+    }
+
+    /// Where the parts of a file begin, in bytes from its start.
+    Layout {
+        /// The contents of memory; a multiple of [`BLOCK`].
+        contents: u64,
+        /// The records after them; a multiple of [`BLOCK`].
+        records: u64,
     }
 
     /// Part of a module's image.
@@ -259,6 +288,17 @@ pub struct Writer<W> {
     pub bytes: u64,
 }
 
+impl<W: Write + Seek> Writer<W> {
+    /// Continues at `offset` of the file.
+    ///
+    /// # Errors
+    /// [`StateError::Io`].
+    pub fn seek(&mut self, offset: u64) -> Result<(), StateError> {
+        self.to.seek(SeekFrom::Start(offset))?;
+        Ok(())
+    }
+}
+
 impl<W: Write> Writer<W> {
     /// Writes to `to`, which should be buffered.
     pub fn new(to: W) -> Self {
@@ -328,6 +368,17 @@ pub struct Scanner<R> {
     from: R,
     whole: blake3::Hasher,
     payload: Vec<u8>,
+}
+
+impl<R: Read + Seek> Scanner<R> {
+    /// Continues at `offset` of the file.
+    ///
+    /// # Errors
+    /// [`StateError::Io`].
+    pub fn seek(&mut self, offset: u64) -> Result<(), StateError> {
+        self.from.seek(SeekFrom::Start(offset))?;
+        Ok(())
+    }
 }
 
 impl<R: Read> Scanner<R> {
@@ -442,7 +493,7 @@ mod tests {
             error,
             StateError::Version {
                 got: 9,
-                expected: 2,
+                expected: 3,
                 ..
             }
         ));

@@ -23,6 +23,7 @@ const ANY: &[libc::c_long] = &[
     libc::SYS_readv,
     libc::SYS_writev,
     libc::SYS_pread64,
+    libc::SYS_preadv2,
     libc::SYS_pwrite64,
     libc::SYS_lseek,
     libc::SYS_close,

@@ -1,19 +1,32 @@
 //! Checkpoints: a session's state in a directory, as one file, `session.paragpu`, that
 //! is replaced atomically.
+//!
+//! [`state`](super::state) has the layout of the file. `contents.rs` copies memory to and from
+//! it, `blocks.rs` reads and writes its parts on the threads of `threads.rs`.
+
+mod blocks;
+mod contents;
+#[cfg(all(test, feature = "software"))]
+mod tests;
+mod threads;
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufReader, BufWriter};
+use std::io::{BufReader, BufWriter, Read, Seek};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Instant;
 
 use paragpu_communicator::Receiver;
+use paragpu_protocol::codec::{decode_all, encode_all};
 
+use self::contents::{Hasher, Sealed};
 use super::attempts::Attempts;
 use super::identity::Identity;
-use super::orders::{CheckpointTarget, Figures, Phase, Progress, Report, micros};
-use super::state::{FILE, Kind, Scanner, StateError, Writer};
-use super::stop::{Filling, NotStopped};
+use super::orders::{CheckpointTarget, Figures, Orders, Phase, Progress, Report, micros};
+use super::regions::sealed;
+use super::replay::FULL;
+use super::state::{BLOCK, FILE, HEADER, Kind, Layout, Scanner, StateError, Writer};
+use super::stop::{Filling, NotStopped, put_gathered, write_image, write_items};
 use crate::error::SessionEnd;
 use crate::session::{Session, Task};
 
@@ -51,7 +64,7 @@ impl Task for Checkpoint {
         let written = match session.attempt_to_stop(receiver, &mut self.attempts) {
             Ok(true) => match &self.target {
                 CheckpointTarget::Directory(directory) => session.write_file(directory),
-                CheckpointTarget::File(file) => session.write_into(file),
+                CheckpointTarget::File(file) => session.write_into(file, None),
             }
             .map_err(|error| error.to_string()),
             Ok(false) => return Ok(Some(self)),
@@ -97,55 +110,129 @@ impl Session {
                 let mut new = OpenOptions::new();
                 new.write(true).create_new(true).mode(0o600).open(path)
             })?;
-        let bytes = self.write_into(file.as_file())?;
+        let bytes = self.write_into(file.as_file(), None)?;
         file.persist(directory.join(FILE))
             .map_err(|error| StateError::Io(error.error))?;
         File::open(directory)?.sync_all()?;
         Ok(bytes)
     }
 
-    /// Writes the state to a file durably.
-    fn write_into(&mut self, file: &File) -> Result<u64, StateError> {
-        let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, file));
-        let head = self.head();
-        writer.put(Kind::Head, &[&head])?;
+    /// Writes the state to an empty file durably. Returns its bytes.
+    pub(super) fn write_into(
+        &mut self,
+        file: &File,
+        hasher: Option<Hasher>,
+    ) -> Result<u64, StateError> {
         let orders = std::sync::Arc::clone(self.transfer.orders());
-        self.write_whole(&mut writer, |done, all| {
-            orders.report(Report::Progress(Progress {
-                phase: Phase::Stopped,
-                done,
-                all,
-            }));
-        })?;
-        writer.flush()?;
+        let head = self.head();
+        let from = (2 * HEADER + head.len() + LAYOUT) as u64;
+        let contents = from.next_multiple_of(BLOCK);
+        // First, because the session may be refused.
+        let items = self.items()?;
+        let written = self.write_contents(file, contents, hasher, progress(&orders))?;
+        let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, file));
+        let layout = Layout {
+            contents,
+            records: written.end,
+        };
+        writer.put(Kind::Head, &[&head])?;
+        writer.put(Kind::Layout, &[&encode_all(&layout)])?;
+        writer.seek(layout.records)?;
+        let mut payload = Vec::new();
+        for (chunk, hash) in written.chunks {
+            chunk.put_sealed(hash, &mut payload);
+            put_gathered(&mut writer, Kind::Spans, &mut payload, FULL)?;
+        }
+        put_gathered(&mut writer, Kind::Spans, &mut payload, 1)?;
+        for hash in self.objects.image_hashes()? {
+            write_image(&self.objects.image(&hash)?, &mut writer)?;
+        }
+        write_items(&items, &mut writer)?;
+        writer.put(Kind::ObjectsEnd, &[])?;
+        let bookkeeping = self.bookkeeping()?;
+        writer.put(Kind::Bookkeeping, &[&bookkeeping])?;
+        self.write_frames(&mut writer)?;
+        writer.end()?;
         file.sync_all()?;
-        Ok(writer.bytes)
+        Ok(file.metadata()?.len())
     }
 
-    /// Restores the session of a file into a new session.
+    /// Restores the session of a file into a new session. Returns the file's bytes.
     ///
     /// # Errors
     /// [`StateError`]; the session is then unusable.
-    pub fn read_file(&mut self, file: File) -> Result<(), StateError> {
-        self.read_whole(Scanner::new(BufReader::with_capacity(1 << 20, file)))
+    pub fn read_file(&mut self, file: &File) -> Result<u64, StateError> {
+        self.read_from(file, None)
     }
 
-    pub(crate) fn read_whole<R: std::io::Read>(
+    pub(super) fn read_from(
         &mut self,
-        mut scanner: Scanner<R>,
-    ) -> Result<(), StateError> {
-        match scanner.record()? {
-            (Kind::Head, payload) => self.take_identity(Identity::decode(payload)?)?,
+        mut file: &File,
+        hasher: Option<Hasher>,
+    ) -> Result<u64, StateError> {
+        let orders = std::sync::Arc::clone(self.transfer.orders());
+        let bytes = file.metadata()?.len();
+        let mut scanner = Scanner::new(BufReader::with_capacity(1 << 20, file));
+        let head = match scanner.record()? {
+            (Kind::Head, payload) => {
+                let mut identity = Identity::decode(payload)?;
+                // A copy has a token of its own, which the daemon chose.
+                let given = self.transfer.identity().token;
+                if given != [0; 16] {
+                    identity.token = given;
+                }
+                let length = payload.len();
+                self.take_identity(identity)?;
+                length
+            }
             _ => return Err(StateError::Order("it does not begin with its head")),
+        };
+        let layout: Layout = match scanner.record()? {
+            (Kind::Layout, payload) => decode_all(payload)?,
+            _ => return Err(StateError::Order("it has no layout")),
+        };
+        let from = (2 * HEADER + head + LAYOUT) as u64;
+        let ends = (layout.contents, layout.records);
+        if ends.0 != from.next_multiple_of(BLOCK) || ends.1 < ends.0 {
+            return Err(StateError::Order("its parts overlap"));
         }
+        if ends.1 > bytes {
+            return Err(StateError::Incomplete);
+        }
+        expect_zeros(&mut file, from, ends.0)?;
+        scanner.seek(layout.records)?;
         // The window is not handed over.
         self.leave_window(self.transfer.identity().pinned);
         let mut filling = Filling::default();
+        let mut chunks: Option<Vec<Sealed>> = Some(Vec::new());
         loop {
             match scanner.record()? {
+                (Kind::Spans, payload) => {
+                    let Some(chunks) = &mut chunks else {
+                        return Err(StateError::Order("contents after the objects"));
+                    };
+                    chunks.extend(sealed(payload)?);
+                    if (chunks.len() as u64).saturating_mul(BLOCK) > ends.1 - ends.0 {
+                        return Err(StateError::Order("its contents have another size"));
+                    }
+                }
+                (kind @ Kind::ObjectsEnd, payload) => {
+                    self.take_record(&mut filling, kind, payload)?;
+                    let Some(chunks) = chunks.take() else {
+                        return Err(StateError::Order("contents after the objects"));
+                    };
+                    self.read_contents(file, &chunks, ends, hasher, progress(&orders))?;
+                }
+                (Kind::End, _) if chunks.is_some() => {
+                    return Err(StateError::Order("its objects are missing"));
+                }
                 (Kind::End, _) => {
                     self.settle(&mut filling)?;
-                    return self.make_pinned(&filling);
+                    self.make_pinned(&filling)?;
+                    return Ok(bytes);
+                }
+                (Kind::Contents, _) => {
+                    return Err(StateError::Order("contents among the records"));
                 }
                 (kind, payload) => self.take_record(&mut filling, kind, payload)?,
             }
@@ -171,5 +258,30 @@ impl Session {
         }
         self.transfer.set_identity(identity);
         Ok(())
+    }
+}
+
+/// Size of the payload of [`Kind::Layout`].
+const LAYOUT: usize = 16;
+
+/// Reports how much of the memory is copied.
+fn progress(orders: &Orders) -> impl FnMut(u64, u64) {
+    |done, all| {
+        orders.report(Report::Progress(Progress {
+            phase: Phase::Stopped,
+            done,
+            all,
+        }));
+    }
+}
+
+/// Checks the bytes between the first records and the contents.
+fn expect_zeros(file: &mut &File, from: u64, to: u64) -> Result<(), StateError> {
+    let mut bytes = Vec::new();
+    file.seek(std::io::SeekFrom::Start(from))?;
+    file.take(to - from).read_to_end(&mut bytes)?;
+    match bytes.iter().all(|byte| *byte == 0) {
+        true => Ok(()),
+        false => Err(StateError::Contents),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use paragpu_device::{CopyEnd, EventId};
+use paragpu_device::{CopyEnd, EventId, StreamId};
 use paragpu_protocol::layout::CHUNK;
 
 use super::regions::{Chunk, MemoryKind};
@@ -79,6 +79,11 @@ impl Mover {
         })
     }
 
+    /// The address of its staging memory.
+    pub(crate) fn staging(&self) -> u64 {
+        self.ring.memory().address()
+    }
+
     /// Keeps everything for the session's next move. Freeing it would wait for running
     /// work, and a kernel may run forever.
     pub(crate) fn keep(self, session: &mut Session) {
@@ -120,7 +125,8 @@ impl Mover {
     ) -> Result<(), StateError> {
         let mut load = self.slot();
         while let Some(chunk) = next(session, CHUNK - load.filled)? {
-            match self.read_one(session, &chunk, load.slot * CHUNK + load.filled) {
+            let offset = load.slot * CHUNK + load.filled;
+            match read_chunk(session, &self.ring, &chunk, offset) {
                 Ok(()) => {
                     load.chunks.push((chunk, load.filled));
                     load.filled += chunk.size;
@@ -135,25 +141,6 @@ impl Mover {
         self.mark(session, load)
     }
 
-    fn read_one(
-        &mut self,
-        session: &mut Session,
-        chunk: &Chunk,
-        offset: u64,
-    ) -> Result<(), StateError> {
-        // The device does not copy this.
-        if chunk.kind == MemoryKind::Agreed {
-            let bytes = session.host.agreed(chunk.name, chunk.offset, chunk.size)?;
-            if !self.ring.memory().copy_in(offset, bytes) {
-                return Err(StateError::Order("a chunk too large"));
-            }
-            return Ok(());
-        }
-        let (source, extent) = session.end(chunk)?;
-        let to = linear(self.ring.memory().address() + offset, extent);
-        self.copy(session, to, source, extent)
-    }
-
     /// Marks the end of the device's use of a slot.
     fn mark(&mut self, session: &mut Session, load: Load) -> Result<(), StateError> {
         let Some(mark) = self.ring.mark(load.slot) else {
@@ -162,21 +149,6 @@ impl Mover {
         device(session.gpu.event_record(mark, self.ring.stream()))?;
         self.under_way.push_back(InFlight { load, mark });
         Ok(())
-    }
-
-    fn copy(
-        &self,
-        session: &mut Session,
-        to: CopyEnd,
-        from: CopyEnd,
-        extent: [u64; 3],
-    ) -> Result<(), StateError> {
-        if let (CopyEnd::Linear { address: to, .. }, CopyEnd::Linear { address: from, .. }) =
-            (to, from)
-        {
-            return device(session.gpu.copy(to, from, extent[0], self.ring.stream()));
-        }
-        device(session.gpu.copy_rect(to, from, extent, self.ring.stream()))
     }
 
     /// The next chunks that were read, if complete, or after a `wait`.
@@ -331,9 +303,7 @@ impl Mover {
         load.filled += chunk.size;
         // From here on the slot is in flight, even if the device reports an error.
         self.open = Some(load);
-        let (destination, extent) = session.end(&chunk)?;
-        let from = linear(self.ring.memory().address() + offset, extent);
-        self.copy(session, destination, from, extent)
+        write_chunk(session, &self.ring, &chunk, offset)
     }
 
     /// Copies chunks from the memory of the source's device.
@@ -363,6 +333,57 @@ impl Mover {
         while self.finish_read(session, true)?.is_some() {}
         Ok(())
     }
+}
+
+/// Begins to read a chunk to `offset` of the staging memory.
+pub(super) fn read_chunk(
+    session: &mut Session,
+    ring: &StagingRing,
+    chunk: &Chunk,
+    offset: u64,
+) -> Result<(), StateError> {
+    // The device does not copy this.
+    if chunk.kind == MemoryKind::Agreed {
+        let bytes = session.host.agreed(chunk.name, chunk.offset, chunk.size)?;
+        if !ring.memory().copy_in(offset, bytes) {
+            return Err(StateError::Order("a chunk too large"));
+        }
+        return Ok(());
+    }
+    let (source, extent) = session.end(chunk)?;
+    let to = linear(ring.memory().address() + offset, extent);
+    copy(session, to, source, extent, ring.stream())
+}
+
+/// Begins to write a chunk from `offset` of the staging memory.
+pub(super) fn write_chunk(
+    session: &mut Session,
+    ring: &StagingRing,
+    chunk: &Chunk,
+    offset: u64,
+) -> Result<(), StateError> {
+    if chunk.kind == MemoryKind::Agreed {
+        let size = usize::try_from(chunk.size).unwrap_or(usize::MAX);
+        let bytes = ring.memory().bytes(offset, size);
+        return session.host.set_agreed(chunk.name, chunk.offset, bytes);
+    }
+    let (destination, extent) = session.end(chunk)?;
+    let from = linear(ring.memory().address() + offset, extent);
+    copy(session, destination, from, extent, ring.stream())
+}
+
+fn copy(
+    session: &mut Session,
+    to: CopyEnd,
+    from: CopyEnd,
+    extent: [u64; 3],
+    stream: StreamId,
+) -> Result<(), StateError> {
+    if let (CopyEnd::Linear { address: to, .. }, CopyEnd::Linear { address: from, .. }) = (to, from)
+    {
+        return device(session.gpu.copy(to, from, extent[0], stream));
+    }
+    device(session.gpu.copy_rect(to, from, extent, stream))
 }
 
 fn linear(address: u64, [width, height, _]: [u64; 3]) -> CopyEnd {

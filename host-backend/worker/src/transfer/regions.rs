@@ -81,6 +81,16 @@ paragpu_protocol::record! {
     }
 }
 
+paragpu_protocol::record! {
+    /// A chunk of a file; a record contains several.
+    Sealed {
+        /// The chunk.
+        span: Span,
+        /// The BLAKE3 of its bytes.
+        hash: [u8; 32],
+    }
+}
+
 fn kind(number: u8, level: u32) -> Result<MemoryKind, StateError> {
     Ok(match number {
         1 => MemoryKind::Linear,
@@ -162,18 +172,67 @@ impl Chunk {
         out.extend_from_slice(tail);
     }
 
+    /// What the chunk is part of, and where it begins in that.
+    fn place(&self) -> ((u8, u32, u64), u64) {
+        let (place, level) = self.numbers();
+        match self.kind {
+            MemoryKind::Array { .. } => ((place, level, self.name), self.offset),
+            // By address; variables lie beside other device memory.
+            _ => {
+                let place = if self.address().is_some() { 0 } else { place };
+                ((place, 0, 0), self.name.saturating_add(self.offset))
+            }
+        }
+    }
+
+    /// Whether some byte of memory is in several of `chunks`.
+    pub(crate) fn overlap(chunks: impl Iterator<Item = Self>) -> bool {
+        let mut places: Vec<_> = chunks.map(|chunk| (chunk.place(), chunk.size)).collect();
+        places.sort_unstable();
+        let mut last = None;
+        places.into_iter().any(|((part, start), size)| {
+            let overlaps = last.is_some_and(|(before, end)| before == part && end > start);
+            last = Some((part, start.saturating_add(size)));
+            overlaps
+        })
+    }
+
     /// Appends the chunk without its bytes.
     pub(crate) fn put_name(&self, out: &mut Vec<u8>) {
+        let span = self.span();
+        let tail = span.encode(out);
+        out.extend_from_slice(tail);
+    }
+
+    /// Appends the chunk with the hash of its bytes.
+    pub(crate) fn put_sealed(&self, hash: [u8; 32], out: &mut Vec<u8>) {
+        let span = self.span();
+        let sealed = Sealed { span, hash };
+        let tail = sealed.encode(out);
+        out.extend_from_slice(tail);
+    }
+
+    fn span(&self) -> Span {
         let (place, level) = self.numbers();
-        let span = Span {
+        Span {
             place,
             level,
             name: self.name,
             offset: self.offset,
             size: self.size,
-        };
-        let tail = span.encode(out);
-        out.extend_from_slice(tail);
+        }
+    }
+
+    fn of_span(span: &Span) -> Result<Self, StateError> {
+        if span.size > CHUNK {
+            return Err(StateError::Order("a chunk too large"));
+        }
+        Ok(Self {
+            kind: kind(span.place, span.level)?,
+            name: span.name,
+            offset: span.offset,
+            size: span.size,
+        })
     }
 }
 
@@ -182,16 +241,18 @@ pub(crate) fn named(payload: &[u8]) -> Result<Vec<Chunk>, StateError> {
     let mut reader = Reader::new(payload);
     let mut chunks = Vec::new();
     while reader.remaining() > 0 {
-        let span: Span = reader.field()?;
-        if span.size > CHUNK {
-            return Err(StateError::Order("a chunk too large"));
-        }
-        chunks.push(Chunk {
-            kind: kind(span.place, span.level)?,
-            name: span.name,
-            offset: span.offset,
-            size: span.size,
-        });
+        chunks.push(Chunk::of_span(&reader.field()?)?);
+    }
+    Ok(chunks)
+}
+
+/// The chunks listed in a payload with the hashes of their bytes.
+pub(crate) fn sealed(payload: &[u8]) -> Result<Vec<(Chunk, [u8; 32])>, StateError> {
+    let mut reader = Reader::new(payload);
+    let mut chunks = Vec::new();
+    while reader.remaining() > 0 {
+        let Sealed { span, hash } = reader.field()?;
+        chunks.push((Chunk::of_span(&span)?, hash));
     }
     Ok(chunks)
 }

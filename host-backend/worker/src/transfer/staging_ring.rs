@@ -1,7 +1,7 @@
 //! Staging memory for the contents of a moving session, with a separate stream.
 
 use std::mem::ManuallyDrop;
-use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use paragpu_device::{EventId, Result, StreamId};
@@ -12,10 +12,10 @@ use crate::session::gpu::Gpu;
 use crate::sys::mapping::Mapping;
 
 /// CU_STREAM_NON_BLOCKING: does not synchronize with other streams.
-const NON_BLOCKING: u32 = 1;
+pub(crate) const NON_BLOCKING: u32 = 1;
 /// CU_EVENT_DISABLE_TIMING.
-const UNTIMED: u32 = 2;
-/// Number of slots, of [`CHUNK`] bytes each.
+pub(crate) const UNTIMED: u32 = 2;
+/// Number of slots for a move, of [`CHUNK`] bytes each.
 pub(crate) const SLOTS: u64 = 8;
 /// Maximum sleep between two polls of the device.
 const MAX_SLEEP: Duration = Duration::from_micros(200);
@@ -23,15 +23,7 @@ const MAX_SLEEP: Duration = Duration::from_micros(200);
 /// Memory that the device reads and writes. It stays mapped, even after errors, until
 /// [`unmap`](Self::unmap) is called with no copy in flight.
 #[derive(Debug)]
-struct Staging(ManuallyDrop<Mapping>);
-
-impl Deref for Staging {
-    type Target = Mapping;
-
-    fn deref(&self) -> &Mapping {
-        &self.0
-    }
-}
+struct Staging(ManuallyDrop<Arc<Mapping>>);
 
 impl Staging {
     fn unmap(self) {
@@ -48,15 +40,26 @@ pub(crate) struct StagingRing {
 }
 
 impl StagingRing {
-    /// Allocates staging memory and a stream.
+    /// Allocates staging memory and a stream, for a move.
     pub(crate) fn new(gpu: &mut Gpu) -> std::result::Result<Self, StateError> {
-        let staging = Mapping::anywhere(SLOTS * CHUNK)
+        Self::with(gpu, SLOTS, SLOTS * CHUNK)
+    }
+
+    /// Allocates `bytes` of staging memory (a multiple of 4096) with a number of slots, and a
+    /// stream.
+    pub(crate) fn with(
+        gpu: &mut Gpu,
+        slots: u64,
+        bytes: u64,
+    ) -> std::result::Result<Self, StateError> {
+        let staging = Mapping::anywhere(bytes)
             .map_err(|errno| StateError::Impossible(format!("no staging memory: {errno}")))?;
+        staging.prefer_huge_pages();
         device(gpu.host_register(staging.address(), staging.len()))?;
-        let staging = Staging(ManuallyDrop::new(staging));
+        let staging = Staging(ManuallyDrop::new(Arc::new(staging)));
         let stream = device(gpu.stream_create(NON_BLOCKING, 0))?;
         let mut marks = Vec::new();
-        for _ in 0..SLOTS {
+        for _ in 0..slots {
             marks.push(device(gpu.event_create(UNTIMED))?);
         }
         Ok(Self {
@@ -68,7 +71,13 @@ impl StagingRing {
 
     /// The staging memory.
     pub(crate) fn memory(&self) -> &Mapping {
-        &self.staging
+        &self.staging.0
+    }
+
+    /// The staging memory, for threads that fill or read its slots. They must end before
+    /// [`release`](Self::release).
+    pub(crate) fn shared_memory(&self) -> Arc<Mapping> {
+        Arc::clone(&self.staging.0)
     }
 
     /// The stream of the copies.
@@ -88,10 +97,7 @@ impl StagingRing {
 
     /// Waits until the stream is idle.
     pub(crate) fn drain(&self, gpu: &mut Gpu) -> Result<()> {
-        while !gpu.stream_query(self.stream)? {
-            self.doze(gpu)?;
-        }
-        Ok(())
+        drain(gpu, self.stream)
     }
 
     /// Frees everything, as far as the device allows. No work of the program may be
@@ -105,8 +111,16 @@ impl StagingRing {
             let _ = gpu.event_destroy(mark);
         }
         let _ = gpu.stream_destroy(self.stream);
-        if gpu.host_unregister(self.staging.address()).is_ok() {
+        if gpu.host_unregister(self.staging.0.address()).is_ok() {
             self.staging.unmap();
         }
     }
+}
+
+/// Waits until a stream is idle.
+pub(crate) fn drain(gpu: &mut Gpu, stream: StreamId) -> Result<()> {
+    while !gpu.stream_query(stream)? {
+        gpu.stream_doze(stream, MAX_SLEEP)?;
+    }
+    Ok(())
 }

@@ -238,41 +238,6 @@ impl Session {
         put_gathered(to, Kind::Kept, &mut payload, 1)
     }
 
-    /// Writes everything after the head of a state. The session is stopped.
-    /// `progress` receives bytes of memory written and total.
-    pub(crate) fn write_whole<W: std::io::Write>(
-        &mut self,
-        to: &mut Writer<W>,
-        mut progress: impl FnMut(u64, u64),
-    ) -> Result<(), StateError> {
-        for hash in self.objects.image_hashes()? {
-            write_image(&self.objects.image(&hash)?, to)?;
-        }
-        write_items(&self.items()?, to)?;
-        to.put(Kind::ObjectsEnd, &[])?;
-        let chunks = self.chunks(false)?;
-        let all: u64 = chunks.iter().map(super::regions::Chunk::size).sum();
-        let mut mover = Mover::new(self)?;
-        let (mut payload, mut done) = (Vec::new(), 0);
-        let written = mover.read_all(self, &chunks, |chunk, bytes| {
-            done += chunk.size();
-            progress(done, all);
-            // Memory is zero by default.
-            if bytes.iter().all(|byte| *byte == 0) && !chunk.is_variable() {
-                return Ok(());
-            }
-            chunk.put(bytes, &mut payload);
-            put_gathered(to, Kind::Contents, &mut payload, FULL)
-        });
-        mover.release(self);
-        written?;
-        put_gathered(to, Kind::Contents, &mut payload, 1)?;
-        let bookkeeping = self.bookkeeping()?;
-        to.put(Kind::Bookkeeping, &[&bookkeeping])?;
-        self.write_frames(to)?;
-        to.end()
-    }
-
     /// Applies a record of a state to a new session.
     pub(crate) fn take_record(
         &mut self,
@@ -386,7 +351,7 @@ pub(crate) fn write_items<W: std::io::Write>(
 }
 
 /// Writes the gathered bytes as one record if they are at least `least` bytes.
-fn put_gathered<W: std::io::Write>(
+pub(crate) fn put_gathered<W: std::io::Write>(
     to: &mut Writer<W>,
     kind: Kind,
     gathered: &mut Vec<u8>,

@@ -1,6 +1,8 @@
 //! Sessions on the software GPU: written, and read on another one.
 
 use parking_lot::{Mutex, MutexGuard};
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
 use std::sync::Arc;
 
 use paragpu_communicator::Nowhere;
@@ -14,7 +16,7 @@ use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling, TextureResou
 use proptest::prelude::*;
 
 use super::precopy::{PreCopy, owners};
-use super::state::{Kind, Scanner, Writer};
+use super::state::StateError;
 use crate::images::ImageStore;
 use crate::live::{Name, Recorded};
 use crate::session::{Session, Setup};
@@ -38,7 +40,7 @@ pub(super) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock()
 }
 
-fn session(cores: u32, memory: u64) -> Session {
+pub(super) fn session(cores: u32, memory: u64) -> Session {
     with_options(Options {
         cores,
         memory,
@@ -79,16 +81,30 @@ pub(super) fn settle(session: &mut Session) {
     while !session.gpu.context_query().unwrap() {}
 }
 
-fn write(session: &mut Session) -> Vec<u8> {
+pub(super) fn write(session: &mut Session) -> Vec<u8> {
     settle(session);
-    let mut writer = Writer::new(Vec::new());
-    let head = session
-        .transfer
-        .identity()
-        .encode(0, session.host.pinned_without_window());
-    writer.put(Kind::Head, &[&head]).unwrap();
-    session.write_whole(&mut writer, |_, _| {}).unwrap();
-    writer.into_inner()
+    let file = tempfile::tempfile().unwrap();
+    session.write_into(&file, None).unwrap();
+    bytes_of(file)
+}
+
+pub(super) fn bytes_of(mut file: File) -> Vec<u8> {
+    let mut state = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut state).unwrap();
+    state
+}
+
+/// A file with these bytes.
+pub(super) fn file_of(state: &[u8]) -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(state).unwrap();
+    file.rewind().unwrap();
+    file
+}
+
+fn read(session: &mut Session, state: &[u8]) -> Result<u64, StateError> {
+    session.read_file(&file_of(state))
 }
 
 fn live(session: &Session) -> Vec<(Name, bool, Recorded)> {
@@ -100,7 +116,7 @@ fn live(session: &Session) -> Vec<(Name, bool, Recorded)> {
         .collect()
 }
 
-fn contents(session: &mut Session) -> Vec<(super::regions::Chunk, blake3::Hash)> {
+pub(super) fn contents(session: &mut Session) -> Vec<(super::regions::Chunk, blake3::Hash)> {
     let chunks = session.chunks(false).unwrap();
     let mut mover = super::mover::Mover::new(session).unwrap();
     let mut all = Vec::new();
@@ -445,7 +461,7 @@ proptest! {
         drop(first.session);
         // Another number of cores: another machine.
         let mut second = session(1, 1 << 30);
-        second.read_whole(Scanner::new(state.as_slice())).unwrap();
+        read(&mut second, &state).unwrap();
         settle(&mut second);
         prop_assert_eq!(live(&second), objects);
         prop_assert_eq!(contents(&mut second), memory);
@@ -454,7 +470,7 @@ proptest! {
         let again = write(&mut second);
         drop(second);
         let mut third = session(2, 1 << 30);
-        third.read_whole(Scanner::new(again.as_slice())).unwrap();
+        read(&mut third, &again).unwrap();
     }
 
     #[test]
@@ -551,9 +567,7 @@ fn a_damaged_state_is_refused_with_a_reason() {
         let mut bad = good.clone();
         bad[at] ^= 1;
         let mut session = session(1, 1 << 30);
-        let error = session
-            .read_whole(Scanner::new(bad.as_slice()))
-            .unwrap_err();
+        let error = read(&mut session, &bad).unwrap_err();
         assert!(!error.to_string().is_empty());
         assert!(!error.to_string().contains('\n'));
     }
@@ -572,9 +586,7 @@ fn a_gpu_without_enough_memory_refuses() {
     assert!(state.len() < 1 << 20, "zeros are not written");
     drop(first);
     let mut small = session(1, 128 << 20);
-    let error = small
-        .read_whole(Scanner::new(state.as_slice()))
-        .unwrap_err();
+    let error = read(&mut small, &state).unwrap_err();
     assert!(error.to_string().contains("MemMap"), "{error}");
 }
 
@@ -606,7 +618,7 @@ fn times_between_events_are_preserved() {
     let state = write(&mut first.session);
     drop(first);
     let mut second = session(1, 1 << 30);
-    second.read_whole(Scanner::new(state.as_slice())).unwrap();
+    read(&mut second, &state).unwrap();
     let after = elapsed(&mut second, 200, 201).unwrap();
     assert!((before - after).abs() < 0.01, "{before} {after}");
     assert!(elapsed(&mut second, 200, 202).is_err(), "never recorded");
@@ -650,7 +662,7 @@ fn linear_textures_and_attributes_are_restored() {
     let state = write(&mut first.session);
     drop(first);
     let mut second = session(1, 1 << 30);
-    second.read_whole(Scanner::new(state.as_slice())).unwrap();
+    read(&mut second, &state).unwrap();
     assert_eq!(live(&second), objects);
 }
 
