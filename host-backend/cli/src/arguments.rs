@@ -209,13 +209,19 @@ pub enum Command {
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Restores the session of a checkpoint.
+    /// Restores the session of a checkpoint, or copies of it.
     ///
     /// Its program continues if it still waits for the session and has executed
-    /// nothing since the checkpoint; see `paragpu checkpoint --end`.
+    /// nothing since the checkpoint; see `paragpu checkpoint --end`. With
+    /// `--copies` several clones of the program, such as VMs that were started
+    /// from one snapshot, continue with a session each.
     Restore {
         /// Directory of `paragpu checkpoint`.
         directory: PathBuf,
+        /// Restore this many copies, each for another clone of the program. They
+        /// wait for at most 10 minutes.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        copies: Option<u32>,
         /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,

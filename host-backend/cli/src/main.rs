@@ -100,8 +100,12 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             *every,
             *output,
         )?,
-        Command::Restore { directory, output } => {
-            moving::restore(&arguments.connect()?, directory, *output)?;
+        Command::Restore {
+            directory,
+            copies,
+            output,
+        } => {
+            moving::restore(&arguments.connect()?, directory, *copies, *output)?;
         }
         Command::Attach {
             domain,

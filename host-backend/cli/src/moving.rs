@@ -112,15 +112,29 @@ pub fn checkpoint(
 }
 
 /// `paragpu restore`.
-pub fn restore(control: &Control, directory: &Path, output: Output) -> Result<(), Error> {
+pub fn restore(
+    control: &Control,
+    directory: &Path,
+    copies: Option<u32>,
+    output: Output,
+) -> Result<(), Error> {
     let request = Request::Restore {
         directory: absolute(directory)?,
+        copies,
     };
     let done = carry_out(control, &request, output)?;
-    match output {
-        Output::Json => print_json(&done),
-        Output::Text => print("the session waits for its program\n"),
+    let Response::Done(figures) = &done else {
+        return Err(unexpected());
+    };
+    if output == Output::Json {
+        return print_json(&done);
     }
+    let read = bytes(figures.bytes);
+    let took = format!("{read} in {:.1} ms", figures.total_ms);
+    print(match copies {
+        None => format!("the session waits for its program: {took}\n"),
+        Some(count) => format!("{count} copies wait for their programs: {took}\n"),
+    })
 }
 
 /// The daemon does not know this process's directory.

@@ -20,6 +20,7 @@ mod order;
 mod orders;
 mod placing;
 mod reload;
+mod restores;
 mod schedules;
 mod scrapes;
 mod signals;

@@ -16,6 +16,7 @@ use paragpu_protocol::handshake::{
     ANY_DEVICE, ARRIVE, ATTACH, ATTACH_FDS, Arrive, Attach, Hello, MAGIC, Move, Refusal, Transport,
     VERSION, Version,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown};
 
 use crate::listener::Peer;
@@ -460,6 +461,14 @@ impl Guest {
             protection: Protection::Plain,
             peer,
         }
+    }
+
+    /// Whether its end of the connection is open.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        let mut ends = [PollFd::new(self, PollFlags::RDHUP)];
+        let polled = poll(&mut ends, Some(&Timespec::default()));
+        polled.is_ok() && ends.iter().all(|end| end.revents().is_empty())
     }
 
     /// A peer that begins with a TLS handshake.

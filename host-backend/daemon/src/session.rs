@@ -37,6 +37,9 @@ pub struct Session {
     pub facts: Facts,
     /// The secret with which its guest resumes it; zeros if it cannot be resumed.
     pub token: [u8; 16],
+    /// For a copy that no program has claimed: the secret with which one does, which is the
+    /// token of the session in the file. Otherwise zeros.
+    pub claim: [u8; 16],
     /// Key of its worker.
     pub worker: u64,
     /// It is arriving from another worker, and not complete.

@@ -192,7 +192,10 @@ fn a_state_that_is_a_pipe_holds_nobody_up() {
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     let directory = daemon.directory.path().to_owned();
-    let Response::Error { error } = daemon.ask(&Request::Restore { directory }) else {
+    let Response::Error { error } = daemon.ask(&Request::Restore {
+        directory,
+        copies: None,
+    }) else {
         panic!("a pipe is restored");
     };
     assert!(error.contains("not a regular file"), "{error}");

@@ -229,7 +229,10 @@ impl Agent {
                 let most_pause_ms = self.most_pause_ms;
                 (Request::Carry { to, most_pause_ms }, Asked::Carry)
             }
-            ToAgent::Restore { directory } => (Request::Restore { directory }, Asked::Restore),
+            ToAgent::Restore { directory } => {
+                let copies = None;
+                (Request::Restore { directory, copies }, Asked::Restore)
+            }
         };
         self.asked = Some(asked);
         // The reader of the connection notices if the daemon is gone.

@@ -111,10 +111,13 @@ pub enum Request {
         every: Option<u64>,
     },
     /// Restore the session in a directory, so that its guest can reconnect:
-    /// [`Response::Done`].
+    /// [`Response::Progress`] repeatedly, then [`Response::Done`].
     Restore {
         /// An absolute path.
         directory: PathBuf,
+        /// Restore this many copies instead, for clones of the guest.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        copies: Option<u32>,
     },
     /// Move running sessions: [`Response::Progress`] repeatedly, then
     /// [`Response::Done`] for a session named by its number, or

@@ -244,7 +244,8 @@ fn request() -> impl Strategy<Value = Request> {
                 every,
             }
         ),
-        path().prop_map(|directory| Request::Restore { directory }),
+        (path(), proptest::option::of(1..9_u32))
+            .prop_map(|(directory, copies)| Request::Restore { directory, copies }),
         order.prop_map(Request::Migrate),
         (text(), any::<Option<u64>>())
             .prop_map(|(to, most_pause_ms)| Request::Carry { to, most_pause_ms }),

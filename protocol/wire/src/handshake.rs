@@ -60,7 +60,8 @@ crate::record! {
         /// Number of the session on its host, for listings.
         session: u64,
         /// The secret with which the guest resumes the session; zeros if the session ends with
-        /// its connection.
+        /// its connection. In a resumed session it may be another one than the guest's: then
+        /// the session is a copy that only this guest has, and is resumed with this one.
         token: [u8; 16],
         /// The number of devices that the guest sees.
         device_count: u32,

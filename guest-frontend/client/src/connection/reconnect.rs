@@ -28,7 +28,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mi
 /// How a session reconnects.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    token: [u8; 16],
+    /// That of the last welcome: a copy of a session has a token of its own.
+    token: Mutex<[u8; 16]>,
     has_window: bool,
     dialer: Mutex<Dialer>,
     /// The destination to which the host sends the session.
@@ -53,7 +54,7 @@ impl Recovery {
             return None;
         }
         Some(Self {
-            token: welcome.token,
+            token: Mutex::new(welcome.token),
             has_window,
             dialer: Mutex::new(Dialer::new(config, ordinal)?),
             goal: Mutex::new(None),
@@ -230,7 +231,7 @@ impl Link {
             }
             let moves = goal.is_some();
             let resume = Resume {
-                token: recovery.token,
+                token: *recovery.token.lock(),
                 received: incoming.received,
                 has_window: recovery.has_window,
             };
@@ -319,6 +320,11 @@ impl Link {
             return Err(Broken::Over(
                 "the host has other memory where the session has its pinned memory".into(),
             ));
+        }
+        // The host found a copy of the session by the token that all clones of this process
+        // have. From now on only this one finds it.
+        if welcome.token != [0; 16] {
+            *recovery.token.lock() = welcome.token;
         }
         self.positions.taken.fetch_max(taken, Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);

@@ -132,7 +132,13 @@ impl Broker {
             self.tenants.certify(identity, &self.host);
         }
         if request.hello.token != [0; 16] {
-            if let Some((guest, request)) = self.operations.park(guest, request, &self.notes) {
+            if self.claimable(&request).is_some() {
+                self.resume(guest, &request);
+                return;
+            }
+            let most = slots(&self.host.limits);
+            let parked = self.operations.park(guest, request, &self.notes, most);
+            if let Some((guest, request)) = parked {
                 self.resume(guest, &request);
             }
             return;
@@ -180,10 +186,12 @@ impl Broker {
 
     /// Hands a reconnecting guest to the worker of its session. The token is the
     /// authorization: it is the session's secret, and over another communicator the
-    /// guest may have another name.
+    /// guest may have another name. A guest whose session has copies gets one of them,
+    /// and the token of that copy.
     pub(super) fn resume(&mut self, guest: Guest, request: &SessionRequest) {
         let token = request.hello.token;
         let found = self.workers.with_token(&token);
+        let found = found.or_else(|| self.claimable(request));
         if let Some(session) = &found
             && let Err(reason) = may_resume(&session.facts, &guest.peer, &request.vm)
         {
@@ -218,7 +226,14 @@ impl Broker {
         let shm = &self.host.shm;
         let worker = self.workers.get(session.worker);
         let resume = ToWorker::Resume {
-            terms: terms(&session.facts, token, device_count, limits, shm, request),
+            terms: terms(
+                &session.facts,
+                session.token,
+                device_count,
+                limits,
+                shm,
+                request,
+            ),
             guest: described(&guest, request),
         };
         let fds = descriptors(&guest, request);
@@ -246,6 +261,7 @@ impl Broker {
         let Some(session) = self.workers.session_mut(number) else {
             return;
         };
+        session.claim = [0; 16];
         session.facts.communicator = request.communicator.to_owned();
         if let Some(expires) = expiry(&guest.peer) {
             session.facts.expires = Some(expires);
@@ -400,6 +416,7 @@ impl Broker {
         let begun = Session {
             facts,
             token: kept,
+            claim: [0; 16],
             worker: key,
             arrives: arrival.is_some(),
             counters: None,
@@ -424,7 +441,7 @@ impl Broker {
         true
     }
 
-    fn refuse(&mut self, guest: Guest, reason: &str) {
+    pub(super) fn refuse(&mut self, guest: Guest, reason: &str) {
         tracing::info!(peer = %guest.peer, reason, "a guest is refused");
         self.counts.refused += 1;
         guest.refuse(reason);

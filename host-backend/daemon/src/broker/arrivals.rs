@@ -99,7 +99,7 @@ impl Arrivals {
     pub(super) fn recognize(&mut self, key: u64, workers: &Workers, limits: &Limits) {
         let pending = self.reception.get_mut(key);
         let token = pending.and_then(|pending| pending.token());
-        if token.is_some_and(|token| workers.with_token(&token).is_some()) {
+        if token.is_some_and(|token| workers.know(&token)) {
             self.reception.recognize(key, slots(limits));
         }
     }

@@ -9,7 +9,6 @@ use rustix::event::PollFlags;
 
 use super::Broker;
 use super::inquiries::Audience;
-use super::orders::WORKER_TIMEOUT;
 use super::turns::ShareRequest;
 use crate::console::Console;
 use crate::listener::Peer;
@@ -136,9 +135,8 @@ impl Broker {
                     Ok(()) => return,
                     Err(error) => Response::Error { error },
                 },
-                Ok(Request::Restore { directory }) => {
-                    let until = Instant::now() + WORKER_TIMEOUT;
-                    match self.restore(key, &directory, until) {
+                Ok(Request::Restore { directory, copies }) => {
+                    match self.order_restore(key, &directory, copies) {
                         Ok(()) => return,
                         Err(error) => Response::Error { error },
                     }

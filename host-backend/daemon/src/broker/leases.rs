@@ -80,7 +80,10 @@ impl Broker {
                 Err("a lease can only move to another host: `to` must be tcp://HOST:PORT".into())
             }
             Request::Carry { .. } | Request::Release {} if self.leases.of(key).is_some() => Ok(()),
-            Request::Restore { directory } if is_agent => {
+            Request::Restore {
+                directory,
+                copies: None,
+            } if is_agent => {
                 let own = self.leases.of(key).and_then(|vm| self.states_of(vm));
                 let own = own.is_some_and(|own| is_two_below(directory, &own));
                 own.then_some(()).ok_or_else(|| {

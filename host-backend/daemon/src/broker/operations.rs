@@ -22,6 +22,9 @@ const RELOCATES: Duration = Duration::from_secs(60);
 /// How long guests are redirected to a session that moved away.
 const SENT_ON: Duration = Duration::from_secs(600);
 
+/// A guest that presents a token.
+type Comer = (Guest, Box<SessionRequest>);
+
 /// Moves, checkpoints and restores in progress.
 #[derive(Debug, Default)]
 pub(super) struct Operations {
@@ -51,7 +54,7 @@ impl Operations {
     pub fn activity(&self, session: &Session) -> Activity {
         match self.order(session.worker) {
             _ if session.arrives => Activity::Arriving,
-            Some(Kind::State { .. }) => Activity::Writing,
+            Some(Kind::State { .. } | Kind::Copy(_)) => Activity::Writing,
             Some(Kind::Migration(_) | Kind::Relocation { .. }) => Activity::Moving,
             None => Activity::Serving,
         }
@@ -217,18 +220,25 @@ impl Operations {
             .collect();
     }
 
-    /// Records that a session was checkpointed and ended: its guest may reconnect.
+    /// Records that a session was checkpointed and ended: its guest may reconnect. Likewise
+    /// if there were copies of it: further guests may wait for others.
     pub fn put_away(&mut self, token: [u8; 16], notes: &Notes) {
         notes.park(token, KEPT);
-        self.parked.push(Parked::new(token, KEPT));
+        let mut parked = self.parked.iter_mut();
+        match parked.find(|parked| parked.token == token) {
+            Some(parked) => parked.until = Instant::now() + KEPT,
+            None => self.parked.push(Parked::new(token, KEPT)),
+        }
     }
 
-    /// Keeps a guest whose session is checkpointed. Returns the guest if it is not.
+    /// Keeps a guest whose session is checkpointed. Returns the guest if it is not. Of more
+    /// than `most` the oldest loses its place.
     pub fn park(
         &mut self,
         guest: Guest,
         request: Box<SessionRequest>,
         notes: &Notes,
+        most: usize,
     ) -> Option<(Guest, Box<SessionRequest>)> {
         let now = Instant::now();
         self.parked.retain(|parked| {
@@ -242,28 +252,41 @@ impl Operations {
         let mut parked = self.parked.iter_mut();
         match parked.find(|parked| parked.token == token) {
             Some(parked) => {
-                parked.guest = Some((guest, request));
+                parked.guests.retain(|(guest, _)| guest.is_connected());
+                if parked.guests.len() >= most.max(1) {
+                    parked.guests.remove(0);
+                }
+                parked.guests.push((guest, request));
                 None
             }
             None => Some((guest, request)),
         }
     }
 
-    /// Takes the guests of sessions that are restored.
-    pub fn take_restored(
-        &mut self,
-        workers: &Workers,
-        notes: &Notes,
-    ) -> Vec<(Guest, Box<SessionRequest>)> {
-        let mut back = Vec::new();
+    /// Takes the guests of sessions that are restored, and as many as there are copies. The
+    /// others of a session that is restored itself come second: it is the last one's.
+    pub fn take_restored(&mut self, workers: &Workers, notes: &Notes) -> [Vec<Comer>; 2] {
+        let (mut back, mut others) = (Vec::new(), Vec::new());
+        let orders = &self.orders;
         self.parked.retain_mut(|parked| {
-            let waits = workers.with_token(&parked.token).is_none();
-            if !waits {
+            parked.guests.retain(|(guest, _)| guest.is_connected());
+            if workers.with_token(&parked.token).is_some() {
                 notes.unpark(&parked.token);
-                back.extend(parked.guest.take());
+                back.extend(parked.guests.pop());
+                others.append(&mut parked.guests);
+                return false;
             }
-            waits
+            let copies = workers.claimed_by(&parked.token);
+            let ready = copies.filter(|copy| !orders.contains_key(&copy.worker));
+            let count = ready.count().min(parked.guests.len());
+            back.extend(parked.guests.drain(..count));
+            true
         });
-        back
+        [back, others]
+    }
+
+    /// Whether a copy is complete.
+    pub fn is_ready(&self, copy: &Session) -> bool {
+        !self.orders.contains_key(&copy.worker)
     }
 }

@@ -34,6 +34,8 @@ pub(super) enum Kind {
         /// The file to write, if the worker cannot create one.
         fresh: Option<UnnamedCheckpoint>,
     },
+    /// A restore of a copy.
+    Copy(Wanted),
     /// A move, as part of this migration.
     Migration(u64),
     /// A change of communicator, as part of this migration.
@@ -44,23 +46,46 @@ pub(super) enum Kind {
     },
 }
 
+/// What a restore is to restore.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// The directory of the checkpoint.
+    pub(super) directory: PathBuf,
+    /// For copies instead of the session itself.
+    pub(super) copies: Option<Copies>,
+}
+
+/// Copies that are restored one after another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Copies {
+    /// How many there will be.
+    pub(super) all: u32,
+    /// How many there are.
+    pub(super) done: u32,
+    /// Bytes read for these.
+    pub(super) bytes: u64,
+    pub(super) began: Instant,
+}
+
 /// A restore that waits for a worker.
 #[derive(Debug)]
 pub(super) struct Restoring {
     pub(super) console: u64,
-    pub(super) directory: PathBuf,
+    pub(super) wanted: Wanted,
     /// Index of its GPU.
     pub(super) position: u32,
     /// When it is given up.
     pub(super) until: Instant,
 }
 
-/// A session that was checkpointed with `--end` and may be restored.
+/// A session that was checkpointed with `--end` and may be restored, or of which copies were
+/// restored.
 #[derive(Debug)]
 pub(super) struct Parked {
     pub(super) token: [u8; 16],
     pub(super) until: Instant,
-    pub(super) guest: Option<(Guest, Box<SessionRequest>)>,
+    /// The programs that wait for it, or for copies, the last one last.
+    pub(super) guests: Vec<(Guest, Box<SessionRequest>)>,
 }
 
 impl Parked {
@@ -68,7 +93,7 @@ impl Parked {
         Self {
             token,
             until: Instant::now() + left,
-            guest: None,
+            guests: Vec::new(),
         }
     }
 }

@@ -1,25 +1,19 @@
-//! Orders to running sessions from the control socket: checkpoint, restore and, with
-//! `migrations.rs`, migrate. The workers do the work; the daemon forwards messages.
+//! Orders to running sessions from the control socket: checkpoint and, with `restores.rs` and
+//! `migrations.rs`, restore and migrate. The workers do the work; the daemon forwards messages.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use paragpu_control::admin::Response;
-use paragpu_control::state;
-use paragpu_control::worker::{Progress, Terms, ToWorker};
+use paragpu_control::worker::{Progress, ToWorker};
 
 use super::Broker;
-use super::operations::KEPT;
-use super::order::{Kind, Ordered, Outcome, Restoring};
+use super::order::{Kind, Ordered, Outcome};
 use super::unnamed_checkpoint::UnnamedCheckpoint;
 use crate::console::Console;
 use crate::notes::CheckpointSchedule;
-use crate::session::{Facts, Session, now};
 use crate::worker::GRACE;
-
-/// How long a restore waits for a worker.
-pub(super) const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Broker {
     /// The key of a session's worker, if the worker can take an order.
@@ -103,116 +97,6 @@ impl Broker {
         ordered
     }
 
-    /// Assigns idle workers to restores that wait for one.
-    pub(super) fn match_restores(&mut self, now: Instant) {
-        for waiting in self.operations.take_restores() {
-            let console = waiting.console;
-            if !self.inquiries.consoles.contains_key(&console) {
-                continue;
-            }
-            if now < waiting.until && self.workers.idle_on(waiting.position).is_none() {
-                self.operations.await_worker(waiting);
-                continue;
-            }
-            if let Err(error) = self.restore(console, &waiting.directory, waiting.until) {
-                self.answer(console, &Response::Error { error });
-            }
-        }
-    }
-
-    /// Has an idle worker restore the session of a directory. Without one the restore
-    /// waits until `until`.
-    pub(super) fn restore(
-        &mut self,
-        console: u64,
-        directory: &Path,
-        until: Instant,
-    ) -> Result<(), String> {
-        let path = absolute(directory)?;
-        let (owner, file) = state::owner(directory).map_err(|error| error.to_string())?;
-        if let Some(alive) = self.workers.with_token(&owner.token) {
-            return Err(format!(
-                "session {} of this host is the one that {} holds",
-                alive.facts.session,
-                path.display()
-            ));
-        }
-        if owner.token == [0; 16] {
-            return Err("the session in this directory ended with its connection".into());
-        }
-        let limit = u64::from(self.host.limits.sessions);
-        if self.workers.sessions().len() as u64 >= limit {
-            return Err(format!("the host serves {limit} sessions already"));
-        }
-        let ordinal = owner.ordinal;
-        let leased = self.leases.get(&owner.vm);
-        let position = leased.map_or(Some(ordinal), |it| self.devices.position_of(it.grant.gpu));
-        let position = position.filter(|position| self.devices.get(*position).is_some());
-        let Some(position) = position else {
-            return Err(format!("the host has no device {ordinal}"));
-        };
-        let Some(key) = self.workers.idle_on(position) else {
-            if Instant::now() >= until {
-                let label = self.devices.label(position);
-                let problem = self.devices.get(position).and_then(|it| it.problem.clone());
-                let why = problem.unwrap_or_else(|| "none started in time".to_owned());
-                return Err(format!("no worker of device {label} is idle: {why}"));
-            }
-            self.operations.await_worker(Restoring {
-                console,
-                directory: directory.to_owned(),
-                position,
-                until,
-            });
-            return Ok(());
-        };
-        self.own(key, &owner.vm)?;
-        let session = self.counts.next_session();
-        let Some(worker) = self.workers.get(key) else {
-            return Err("the worker is lost: try again".into());
-        };
-        let facts = Facts {
-            session,
-            vm: owner.vm.clone(),
-            guest_pid: owner.guest_pid,
-            ordinal,
-            device: self.devices.label(worker.ordinal),
-            communicator: "none".into(),
-            begun: now(),
-            expires: None,
-        };
-        let restore = ToWorker::Restore {
-            terms: Terms {
-                session,
-                token: owner.token,
-                ordinal,
-                device_count: owner.device_count,
-                device_memory: self.host.limits.memory.0,
-                host_memory: 0,
-                window: self.host.shm.window.0,
-                reconnect: u32::try_from(KEPT.as_millis()).unwrap_or(u32::MAX),
-                vm: owner.vm,
-            },
-        };
-        let restored = Session {
-            facts,
-            token: owner.token,
-            worker: key,
-            arrives: true,
-            counters: None,
-        };
-        let assigned = self.begin_session(restored, &restore, &[file.as_fd()]);
-        assigned.ok_or("the worker is lost: try again")?;
-        tracing::info!(session, directory = %directory.display(), "session is restored from a directory");
-        let kind = Kind::State {
-            puts_away: false,
-            again: None,
-            fresh: None,
-        };
-        self.operations.begin(key, Ordered { console, kind });
-        Ok(())
-    }
-
     /// Handles a worker's progress report.
     pub(super) fn order_progress(&mut self, key: u64, progress: Progress) {
         let Progress { phase, done, all } = progress;
@@ -275,6 +159,7 @@ impl Broker {
                     self.operations.put_away(token, &self.notes);
                 }
             }
+            Kind::Copy(wanted) => return self.copy_over(console, wanted, outcome),
             Kind::State {
                 again: Some(again), ..
             } => self.checkpoint_over(session, again, &outcome),
@@ -305,17 +190,10 @@ impl Broker {
         };
         self.order_over(key, Err(reason.into()));
     }
-
-    /// Hands waiting guests to their restored sessions.
-    fn bring_back(&mut self) {
-        for (guest, request) in self.operations.take_restored(&self.workers, &self.notes) {
-            self.resume(guest, &request);
-        }
-    }
 }
 
 /// An absolute path, for a worker in another directory.
-fn absolute(path: &Path) -> Result<PathBuf, String> {
+pub(super) fn absolute(path: &Path) -> Result<PathBuf, String> {
     (path.is_absolute() && path.to_str().is_some())
         .then(|| path.to_owned())
         .ok_or_else(|| format!("{} is not an absolute path", path.display()))

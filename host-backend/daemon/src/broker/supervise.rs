@@ -45,6 +45,7 @@ impl Broker {
                 facts: found.facts,
                 // Its control socket is gone with the earlier daemon.
                 token: [0; 16],
+                claim: [0; 16],
                 worker: key,
                 arrives: false,
                 counters: None,

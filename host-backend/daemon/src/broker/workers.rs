@@ -91,6 +91,18 @@ impl Workers {
         named.min_by_key(|session| session.arrives)
     }
 
+    /// The copies that a token claims and no program has claimed, oldest first.
+    pub fn claimed_by(&self, token: &[u8; 16]) -> impl Iterator<Item = &Session> {
+        let token = *token;
+        let sessions = self.sessions.values();
+        sessions.filter(move |session| token != [0; 16] && same(&session.claim, &token))
+    }
+
+    /// Whether a token identifies or claims a session.
+    pub fn know(&self, token: &[u8; 16]) -> bool {
+        self.with_token(token).is_some() || self.claimed_by(token).next().is_some()
+    }
+
     /// The session that a worker serves.
     pub fn served_by(&self, key: u64) -> Option<&Session> {
         match self.workers.get(&key)?.state {

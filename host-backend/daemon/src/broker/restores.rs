@@ -1,0 +1,252 @@
+//! Restores from the control socket: of a checkpointed session, or of copies of it.
+//!
+//! A session that is restored has the token of the one that was checkpointed, so its program
+//! finds it. Each copy has a token of its own. A program that presents the checkpointed
+//! session's token claims a copy that no other has, and learns that copy's token with the
+//! welcome. So any number of clones of a program, which all have the same memory and hence
+//! present the same token, get a session each.
+
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use paragpu_control::admin::{Figures, Response};
+use paragpu_control::state;
+use paragpu_control::worker::{Terms, ToWorker};
+
+use super::Broker;
+use super::operations::KEPT;
+use super::order::{Copies, Kind, Ordered, Outcome, Restoring, Wanted};
+use super::orders::absolute;
+use super::token::token;
+use crate::handshake::SessionRequest;
+use crate::session::{Facts, Session, now};
+
+/// How long a restore waits for a worker.
+const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// When a restore that begins now no longer waits for a worker.
+fn deadline() -> Instant {
+    Instant::now() + WORKER_TIMEOUT
+}
+
+impl Broker {
+    /// Begins to restore the session of a directory, or a number of copies.
+    pub(super) fn order_restore(
+        &mut self,
+        console: u64,
+        directory: &Path,
+        copies: Option<u32>,
+    ) -> Result<(), String> {
+        let copies = copies.map(|all| Copies {
+            all,
+            done: 0,
+            bytes: 0,
+            began: Instant::now(),
+        });
+        let wanted = Wanted {
+            directory: absolute(directory)?,
+            copies,
+        };
+        self.restore(console, wanted, deadline())
+    }
+
+    /// Assigns idle workers to restores that wait for one.
+    pub(super) fn match_restores(&mut self, now: Instant) {
+        for waiting in self.operations.take_restores() {
+            let console = waiting.console;
+            if !self.inquiries.consoles.contains_key(&console) {
+                continue;
+            }
+            if now < waiting.until && self.workers.idle_on(waiting.position).is_none() {
+                self.operations.await_worker(waiting);
+                continue;
+            }
+            if let Err(error) = self.restore(console, waiting.wanted, waiting.until) {
+                self.answer(console, &Response::Error { error });
+            }
+        }
+    }
+
+    /// Has an idle worker restore a session, or the next copy. Without one the restore waits
+    /// until `until`.
+    fn restore(&mut self, console: u64, wanted: Wanted, until: Instant) -> Result<(), String> {
+        let directory = &wanted.directory;
+        let (owner, file) = state::owner(directory).map_err(|error| error.to_string())?;
+        if owner.token == [0; 16] {
+            return Err("the session in this directory ended with its connection".into());
+        }
+        self.may_restore(&owner, &wanted)?;
+        let ordinal = owner.ordinal;
+        let leased = self.leases.get(&owner.vm);
+        let position = leased.map_or(Some(ordinal), |it| self.devices.position_of(it.grant.gpu));
+        let position = position.filter(|position| self.devices.get(*position).is_some());
+        let Some(position) = position else {
+            return Err(format!("the host has no device {ordinal}"));
+        };
+        let Some(key) = self.workers.idle_on(position) else {
+            if Instant::now() >= until {
+                let label = self.devices.label(position);
+                let problem = self.devices.get(position).and_then(|it| it.problem.clone());
+                let why = problem.unwrap_or_else(|| "none started in time".to_owned());
+                return Err(format!("no worker of device {label} is idle: {why}"));
+            }
+            self.operations.await_worker(Restoring {
+                console,
+                wanted,
+                position,
+                until,
+            });
+            return Ok(());
+        };
+        let (token, claim) = match wanted.copies {
+            Some(_) => (token(), owner.token),
+            None => (owner.token, [0; 16]),
+        };
+        if token == [0; 16] {
+            return Err("the system has no randomness for a token".into());
+        }
+        self.own(key, &owner.vm)?;
+        let session = self.counts.next_session();
+        let Some(worker) = self.workers.get(key) else {
+            return Err("the worker is lost: try again".into());
+        };
+        let facts = Facts {
+            session,
+            vm: owner.vm.clone(),
+            guest_pid: owner.guest_pid,
+            ordinal,
+            device: self.devices.label(worker.ordinal),
+            communicator: "none".into(),
+            begun: now(),
+            expires: None,
+        };
+        let restore = ToWorker::Restore {
+            terms: Terms {
+                session,
+                token,
+                ordinal,
+                device_count: owner.device_count,
+                device_memory: self.host.limits.memory.0,
+                host_memory: 0,
+                window: self.host.shm.window.0,
+                reconnect: u32::try_from(KEPT.as_millis()).unwrap_or(u32::MAX),
+                vm: owner.vm,
+            },
+        };
+        let restored = Session {
+            facts,
+            token,
+            claim,
+            worker: key,
+            arrives: true,
+            counters: None,
+        };
+        let assigned = self.begin_session(restored, &restore, &[file.as_fd()]);
+        assigned.ok_or("the worker is lost: try again")?;
+        tracing::info!(session, directory = %directory.display(), "session is restored from a directory");
+        let kind = match wanted.copies {
+            Some(_) => {
+                // Guests for which there is no copy wait for the next ones.
+                self.operations.put_away(owner.token, &self.notes);
+                Kind::Copy(wanted)
+            }
+            None => Kind::State {
+                puts_away: false,
+                again: None,
+                fresh: None,
+            },
+        };
+        self.operations.begin(key, Ordered { console, kind });
+        Ok(())
+    }
+
+    /// Checks that the host has neither the session of a directory nor too many others.
+    fn may_restore(&self, owner: &state::Owner, wanted: &Wanted) -> Result<(), String> {
+        let shown = wanted.directory.display();
+        if let Some(alive) = self.workers.with_token(&owner.token) {
+            return Err(format!(
+                "session {} of this host is the one that {shown} holds",
+                alive.facts.session
+            ));
+        }
+        if wanted.copies.is_none()
+            && let Some(copy) = self.workers.claimed_by(&owner.token).next()
+        {
+            return Err(format!(
+                "session {} of this host is a copy of the one that {shown} holds, and waits for \
+                 the same program",
+                copy.facts.session
+            ));
+        }
+        let limit = u64::from(self.host.limits.sessions);
+        if self.workers.sessions().len() as u64 >= limit {
+            return Err(format!("the host serves {limit} sessions already"));
+        }
+        let quota = self.tenants.session_limit(&self.host, &owner.vm);
+        let own = self.workers.sessions_of(&owner.vm).len();
+        if quota > 0 && own as u64 >= u64::from(quota) {
+            return Err(format!(
+                "{} already has {quota} sessions on this host, its limit",
+                owner.vm
+            ));
+        }
+        Ok(())
+    }
+
+    /// Handles the end of the restore of a copy: begins the next one.
+    pub(super) fn copy_over(&mut self, console: u64, mut wanted: Wanted, outcome: Outcome) {
+        self.bring_back();
+        let Some(copies) = &mut wanted.copies else {
+            return;
+        };
+        let (done, all) = (copies.done, copies.all);
+        let next = match outcome {
+            Ok(figures) => {
+                copies.done += 1;
+                copies.bytes += figures.bytes;
+                let total = Response::Done(Figures {
+                    bytes: copies.bytes,
+                    total_ms: copies.began.elapsed().as_secs_f64() * 1e3,
+                    ..Figures::default()
+                });
+                match copies.done < all {
+                    true => self.restore(console, wanted, deadline()).map(|()| None),
+                    false => Ok(Some(total)),
+                }
+                .map_err(|error| (done + 1, error))
+            }
+            Err(error) => Err((done, error)),
+        };
+        match next {
+            Ok(None) => return,
+            Ok(Some(response)) => self.answer(console, &response),
+            Err((done, error)) => {
+                let error = format!("{done} of {all} copies are restored: {error}");
+                self.answer(console, &Response::Error { error });
+            }
+        }
+        self.requests(console);
+    }
+
+    /// Hands waiting guests to their restored sessions.
+    pub(super) fn bring_back(&mut self) {
+        let [back, others] = self.operations.take_restored(&self.workers, &self.notes);
+        for (guest, request) in back {
+            self.resume(guest, &request);
+        }
+        for (guest, _) in others {
+            self.refuse(
+                guest,
+                "the session was restored for another program with its token",
+            );
+        }
+    }
+
+    /// A copy for a guest that presents the token of the session in the file.
+    pub(super) fn claimable(&self, request: &SessionRequest) -> Option<&Session> {
+        let hello = &request.hello;
+        let mut copies = self.workers.claimed_by(&hello.token);
+        copies.find(|copy| copy.facts.ordinal == hello.device && self.operations.is_ready(copy))
+    }
+}
