@@ -45,38 +45,50 @@ def states_that_are_no_files(field):
     return cases
 
 
+END, LAYOUT, BLOCK = 8, 10, 4096
+
+
 def records(state):
-    """The records of a state: kind, version, payload."""
-    found, at = [], 0
+    """The records of a state: kind, version, payload; and the contents of its memory."""
+    found, memory, at = [], b"", 0
     while at < len(state):
         kind, version, length = struct.unpack_from("<HHI", state, at)
         found.append((kind, version, bytes(state[at + 24 : at + 24 + length])))
         at += 24 + length
-    return found
+        if kind == LAYOUT:
+            contents, at = struct.unpack("<QQ", found[-1][2])
+            memory = bytes(state[contents:at])
+    return found, memory
 
 
-END = 8
-
-
-def state_of(parts):
-    """A state of these records, with checksums that are right."""
-    state, sums = bytearray(), b""
+def state_of(parts, memory, keeps=True):
+    """A state of these records, with checksums that are right, and a layout that is unless
+    it `keeps` its own."""
+    state, sums, is_laid = bytearray(), b"", False
     for kind, version, payload in parts:
         if kind == END:
             payload = blake3(sums)
+        lays = kind == LAYOUT and not is_laid
+        if lays and not keeps:
+            contents = -(-(len(state) + 24 + 16) // BLOCK) * BLOCK
+            payload = struct.pack("<QQ", contents, contents + len(memory))
         header = struct.pack("<HHI", kind, version, len(payload))
         checksum = blake3(header + payload)[:16]
         sums += checksum if kind != END else b""
         state += header + checksum + payload
+        if lays:
+            state += bytes(-len(state) % BLOCK) + memory
+            is_laid = True
     return bytes(state)
 
 
-def mutant(source, parts):
+def mutant(source, parts, memory):
     """The records with something else in them."""
     parts, place = list(parts), source.randrange(len(parts) - 1)
     kind, version, payload = parts[place]
+    keeps = kind == LAYOUT
     payload = bytearray(payload)
-    way = source.randrange(8)
+    way = source.randrange(9)
     if way == 0:
         parts.insert(place, parts[place])
     elif way == 1 and place:
@@ -92,20 +104,25 @@ def mutant(source, parts):
         payload[at : at + 8] = source.choice((b"\xff" * 8, b"\0" * 7 + b"\x80", struct.pack("<Q", 1 << 40)))
         parts[place] = (kind, version, bytes(payload))
     elif way == 5:
-        parts[place] = (source.choice((1, 2, 3, 4, 5, 6, 7, 9, 32, 37, 38, 44, 46, 47, 60)), version, bytes(payload))
+        parts[place] = (source.choice((1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 32, 37, 38, 44, 46, 47, 60)), version, bytes(payload))
+    elif way == 6:
+        memory = bytearray(memory[: source.randrange(len(memory) + 1)])
+        if memory:
+            memory[source.randrange(len(memory))] ^= 1 << source.randrange(8)
     else:
         for _ in range(source.randrange(1, 6)):
             if payload:
                 payload[source.randrange(len(payload))] ^= 1 << source.randrange(8)
         parts[place] = (kind, version, bytes(payload))
-    return state_of(parts)
+    return state_of(parts, bytes(memory), keeps)
 
 
 @attack
 def states_with_other_contents(field):
     """A state with valid checksums and any contents is restored or refused, without effect on others."""
     session, neighbour = field.session(), field.neighbour()
-    session.call("MemMap", address=ARENA, size=CHUNK)
+    session.call("MemMap", address=ARENA, size=2 * CHUNK)
+    session.post("Memset", destination=ARENA, pitch=0, value=7, element=1, width=2 * CHUNK, height=1, stream=0)
     session.call("ShadowCreate", address=SHADOWS, size=4096)
     session.post("ShadowWrite", address=SHADOWS, data=b"shadow")
     shape = dict(width=16, height=16, depth=0, format=0x20, channels=1, flags=2, levels=1)
@@ -123,11 +140,12 @@ def states_with_other_contents(field):
         path = os.path.join(folder, "session.paragpu")
         with open(path, "rb") as file:
             good = file.read()
-        parts = records(good)
-        expect(state_of(parts) == good, "the records are not of the expected kind")
+        parts, memory = records(good)
+        for keeps in (True, False):
+            expect(state_of(parts, memory, keeps) == good, "the records are not of the expected kind")
         for _ in range(80):
             with open(path, "wb") as file:
-                file.write(mutant(field.source, parts))
+                file.write(mutant(field.source, parts, memory))
             done = paragpu(field, "restore", folder, timeout=60)
             expect(done is not None, "a restore does not end")
             if done.returncode == 0:

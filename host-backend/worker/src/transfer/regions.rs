@@ -223,6 +223,22 @@ impl Chunk {
         }
     }
 
+    /// Its parts of at most `most` bytes. A piece of an array stays whole.
+    pub(crate) fn cut(&self, most: u64) -> impl Iterator<Item = Self> {
+        let whole = *self;
+        let step = match self.kind {
+            MemoryKind::Array { .. } => self.size,
+            _ => most,
+        };
+        (0..self.size)
+            .step_by(usize::try_from(step.max(1)).unwrap_or(usize::MAX))
+            .map(move |from| Self {
+                offset: whole.offset + from,
+                size: step.min(whole.size - from),
+                ..whole
+            })
+    }
+
     fn of_span(span: &Span) -> Result<Self, StateError> {
         if span.size > CHUNK {
             return Err(StateError::Order("a chunk too large"));

@@ -42,19 +42,21 @@ pub(crate) struct StagingRing {
 impl StagingRing {
     /// Allocates staging memory and a stream, for a move.
     pub(crate) fn new(gpu: &mut Gpu) -> std::result::Result<Self, StateError> {
-        Self::with(gpu, SLOTS, SLOTS * CHUNK)
+        Self::with(gpu, SLOTS, SLOTS * CHUNK, |_| ())
     }
 
     /// Allocates `bytes` of staging memory (a multiple of 4096) with a number of slots, and a
-    /// stream.
+    /// stream. `touch` may touch the memory before it is registered.
     pub(crate) fn with(
         gpu: &mut Gpu,
         slots: u64,
         bytes: u64,
+        touch: impl FnOnce(&Mapping),
     ) -> std::result::Result<Self, StateError> {
         let staging = Mapping::anywhere(bytes)
             .map_err(|errno| StateError::Impossible(format!("no staging memory: {errno}")))?;
         staging.prefer_huge_pages();
+        touch(&staging);
         device(gpu.host_register(staging.address(), staging.len()))?;
         let staging = Staging(ManuallyDrop::new(Arc::new(staging)));
         let stream = device(gpu.stream_create(NON_BLOCKING, 0))?;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_protocol::layout::CHUNK;
+use parking_lot::Mutex;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
 
@@ -18,7 +19,10 @@ use crate::transfer::regions::Chunk;
 use crate::transfer::state::{BLOCK, StateError};
 
 /// Maximum size of a block in bytes: the size of a slot.
-pub(super) const SLOT: u64 = 2 * CHUNK;
+pub(super) const SLOT: u64 = CHUNK;
+/// Bytes after which a block is full. The slots that are in use fit into the processors'
+/// caches, so that a byte is read from memory once: for the copy from the page cache.
+pub(super) const FULL: u64 = 1 << 20;
 /// Places of a file that are probed for whether it is cached.
 const PROBES: u64 = 16;
 
@@ -93,6 +97,8 @@ pub(super) struct BlockFile {
     /// Transfers bypass the page cache.
     direct: AtomicBool,
     staging: Arc<Mapping>,
+    /// Held while a block is written to the page cache, for which a file has a lock.
+    writes: Mutex<()>,
     /// The offset of the next block to write.
     end: AtomicU64,
     pub(super) times: Times,
@@ -108,6 +114,7 @@ impl BlockFile {
             file: file.try_clone()?,
             direct: AtomicBool::new(false),
             staging,
+            writes: Mutex::new(()),
             end: AtomicU64::new(from),
             times: Times::default(),
         })
@@ -210,6 +217,8 @@ impl BlockFile {
             kept.push((at, Part { hash, ..*part }));
         }
         Times::add(&self.times.hash, began);
+        let direct = self.direct.load(Ordering::Relaxed);
+        let _alone = (!direct).then(|| self.writes.lock());
         let began = Instant::now();
         let length = kept.iter().map(|(_, part)| padded(part.chunk.size())).sum();
         let mut offset = self.end.fetch_add(length, Ordering::Relaxed);

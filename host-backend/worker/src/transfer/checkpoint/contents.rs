@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use paragpu_device::{EventId, StreamId};
 
-use super::blocks::{BlockFile, Filled, Part, SLOT, padded};
+use super::blocks::{BlockFile, FULL, Filled, Part, SLOT, padded};
 use super::threads::{self, Threads};
 use crate::session::Session;
 use crate::session::gpu::Gpu;
+use crate::sys::mapping::Mapping;
 use crate::transfer::mover::{Mover, read_chunk, write_chunk};
 use crate::transfer::regions::Chunk;
 use crate::transfer::staging_ring::{NON_BLOCKING, StagingRing, UNTIMED, drain};
@@ -45,10 +46,23 @@ pub(super) struct Written {
     pub(super) end: u64,
 }
 
-/// Number of slots for that many bytes.
-fn slots(bytes: u64, threads: usize) -> u64 {
-    let all = bytes.div_ceil(SLOT).max(1);
-    all.min(2 * threads as u64 + 4)
+/// Number of slots for that many bytes, and of threads.
+fn slots(bytes: u64) -> (u64, usize) {
+    let threads = threads::count();
+    let slots = bytes.div_ceil(FULL).clamp(1, 2 * threads as u64);
+    (slots, threads.min(slots as usize))
+}
+
+/// Touches staging memory with several threads: registering it would do so with one.
+fn touch(memory: &Mapping) {
+    let count = threads::count() as u64;
+    let each = memory.len().div_ceil(count).max(SLOT);
+    std::thread::scope(|scope| {
+        for from in (0..memory.len()).step_by(each as usize) {
+            let length = each.min(memory.len() - from) as usize;
+            scope.spawn(move || memory.fill(from, length, |bytes| bytes.fill(0)));
+        }
+    });
 }
 
 /// Who hashes device memory.
@@ -87,7 +101,7 @@ impl Copies {
     fn new(gpu: &mut Gpu, slots: u64, tail: u64) -> Result<Self, StateError> {
         let bytes = slots * SLOT + padded(tail);
         Ok(Self {
-            ring: StagingRing::with(gpu, slots, bytes)?,
+            ring: StagingRing::with(gpu, slots, bytes, touch)?,
             free: (0..slots).rev().collect(),
             in_flight: VecDeque::new(),
         })
@@ -215,7 +229,10 @@ impl DeviceHashes {
 /// The chunks that fit into the next slot.
 fn next_block(parts: &mut std::iter::Peekable<impl Iterator<Item = Part>>) -> Vec<Part> {
     let (mut block, mut bytes) = (Vec::new(), 0);
-    while let Some(part) = parts.next_if(|part| bytes + padded(part.chunk.size()) <= SLOT) {
+    while let Some(part) = parts.next_if(|part| {
+        let more = bytes + padded(part.chunk.size());
+        more <= FULL || block.is_empty() && more <= SLOT
+    }) {
         bytes += padded(part.chunk.size());
         block.push(part);
     }
@@ -255,8 +272,8 @@ impl Session {
         let parts = self.parts_to_write(hasher)?;
         let prepared = began.elapsed();
         let all: u64 = parts.iter().map(|part| part.chunk.size()).sum();
-        let count = threads::count();
-        let mut copies = Copies::new(&mut self.gpu, slots(all, count), 0)?;
+        let (slots, count) = slots(all);
+        let mut copies = Copies::new(&mut self.gpu, slots, 0)?;
         let to = BlockFile::new(file, from, copies.ring.shared_memory()).map(Arc::new);
         let result = to.and_then(|to| {
             to.set_direct(true);
@@ -298,6 +315,7 @@ impl Session {
     /// All chunks, without those that the device finds to be zero.
     fn parts_to_write(&mut self, hasher: Option<Hasher>) -> Result<Vec<Part>, StateError> {
         let chunks = self.chunks(false)?;
+        let chunks: Vec<Chunk> = chunks.iter().flat_map(|chunk| chunk.cut(FULL)).collect();
         let mut mover = Mover::new(self)?;
         let hasher = hasher.unwrap_or_else(|| Hasher::best(&mut self.gpu, mover.staging()));
         let there = chunks.iter().filter(|chunk| hasher.hashes_on_device(chunk));
@@ -346,14 +364,14 @@ impl Session {
                 copies.submit(self, Filled { slot, parts }, read_chunk)?;
             }
             while let Some(block) = copies.complete(&mut self.gpu)? {
-                threads.give(block);
+                threads.give(block.slot, block)?;
             }
             if threads.is_idle() {
                 if copies.in_flight.is_empty() {
                     return Ok(());
                 }
                 device(copies.ring.doze(&mut self.gpu))?;
-            } else if let Some((slot, written)) = threads.take(copies.patience()) {
+            } else if let Some((slot, written)) = threads.take(copies.patience())? {
                 copies.free.push(slot);
                 show(written?);
             }
@@ -372,8 +390,7 @@ impl Session {
         check(chunks, from, to)?;
         let began = Instant::now();
         let all: u64 = chunks.iter().map(|(chunk, _)| chunk.size()).sum();
-        let count = threads::count();
-        let slots = slots(all, count);
+        let (slots, count) = slots(all);
         let mut copies = Copies::new(&mut self.gpu, slots, HASH * chunks.len() as u64)?;
         let arena = began.elapsed();
         let out = copies.ring.memory().address() + slots * SLOT;
@@ -432,7 +449,7 @@ impl Session {
                 let parts = next_block(&mut parts);
                 let block = Filled { slot, parts };
                 let length = block.length();
-                threads.give((block, offset));
+                threads.give(slot, (block, offset))?;
                 offset += length;
             }
             while let Some(block) = copies.complete(&mut self.gpu)? {
@@ -444,7 +461,7 @@ impl Session {
                     return Ok(());
                 }
                 device(copies.ring.doze(&mut self.gpu))?;
-            } else if let Some(block) = threads.take(copies.patience()) {
+            } else if let Some(block) = threads.take(copies.patience())? {
                 let block = block?;
                 let on_device = block.parts.iter().filter(|part| part.on_device);
                 let on_device: Vec<Part> = on_device.copied().collect();
