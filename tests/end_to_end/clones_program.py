@@ -20,7 +20,7 @@ import platform
 import signal
 import sys
 
-from guest_program import COUNT, PTX, Guest, pointer, say
+from guest_program import COUNT, PTX, CudaError, Guest, pointer, say
 
 SIZE = 5 << 20
 # clone(SIGCHLD) is fork; arm64 has no other.
@@ -57,8 +57,11 @@ def clone(state):
         if child == 0:
             for _, tells in pipes:
                 os.close(tells)
-            while os.read(told, 1):
-                say(f"result {number} {state.go_on(number)}")
+            try:
+                while os.read(told, 1):
+                    say(f"result {number} {state.go_on(number)}")
+            except CudaError as error:
+                say(f"result {number} {error.code}")
             os._exit(0)
     return [tells for _, tells in pipes]
 
