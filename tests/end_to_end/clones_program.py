@@ -10,21 +10,28 @@ Computes a state on the device and prints "ready". Reads lines:
 The N-th copy does other work than the others. DIGEST is that of all memory of the device.
 
 The copies are made by the system call, behind the back of the C library: in a child that
-fork() makes, CUDA does not work, as natively.
+fork() makes, CUDA does not work, as natively. No other thread may hold a lock meanwhile, so
+all must sleep, as the vCPUs of a VM of which a snapshot is taken need not.
 """
 
 import ctypes
+import glob
 import hashlib
 import os
 import platform
 import signal
 import sys
 
-from guest_program import COUNT, PTX, CudaError, Guest, pointer, say
+from guest_program import COUNT, PTX, CudaError, Guest, pointer
 
 SIZE = 5 << 20
 # clone(SIGCHLD) is fork; arm64 has no other.
 CLONE = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+
+
+def say(text):
+    """Prints a line at once: others print to the same pipe."""
+    os.write(1, f"{text}\n".encode())
 
 
 class State:
@@ -46,8 +53,35 @@ class State:
         return hashlib.sha256(self.host).hexdigest()
 
 
+def sleeps():
+    """How often each other thread has slept; nothing if one of them does not sleep."""
+    counts = []
+    for task in glob.glob("/proc/self/task/*"):
+        if os.path.basename(task) == str(os.getpid()):
+            continue
+        with open(f"{task}/syscall", encoding="ascii") as call, open(f"{task}/status", encoding="ascii") as status:
+            if call.read().startswith("running"):
+                return None
+            counts += [line for line in status if "ctxt_switches" in line]
+    return counts
+
+
 def clone(state):
-    """Makes the copies; the pipes on which each is told to go on."""
+    """Makes the copies while no other thread runs; the pipes on which each is told to go on."""
+    while True:
+        before = sleeps()
+        pipes, children = attempt(state)
+        if before is not None and before == sleeps():
+            return pipes
+        for child, pipe in zip(children, pipes):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(pipe)
+
+
+def attempt(state):
+    """Makes the copies: the pipes to them, and their process IDs."""
+    children = []
     pipes = [os.pipe() for _ in range(int(sys.argv[1]))]
     libc = ctypes.CDLL(None, use_errno=True)
     for number, (told, _) in enumerate(pipes):
@@ -63,7 +97,10 @@ def clone(state):
             except CudaError as error:
                 say(f"result {number} {error.code}")
             os._exit(0)
-    return [tells for _, tells in pipes]
+        children.append(child)
+    for told, _ in pipes:
+        os.close(told)
+    return [tells for _, tells in pipes], children
 
 
 def main():
