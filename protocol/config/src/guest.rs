@@ -20,7 +20,7 @@ pub struct Guest {
     #[config(default = "auto")]
     pub communicator: Communicator,
     /// How long a waiting thread polls before it sleeps, in microseconds; "auto" adapts to
-    /// recent waits.
+    /// recent waits. A word that the GPU itself clears is polled four times as long.
     #[config(default = "auto", validate = between::<0, 1_000_000>)]
     pub spin: Spin,
     /// Redirect programs and libraries that carry NVIDIA's CUDA runtime to paragpu's, unless
