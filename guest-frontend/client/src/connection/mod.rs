@@ -176,8 +176,7 @@ impl Drop for Lending<'_> {
         // Bytes that the host has acknowledged meanwhile need not be copied.
         self.0.drain(Wait::Poll);
         let mut outgoing = self.0.outgoing.lock();
-        let taken = self.0.positions.taken.load(Ordering::Relaxed);
-        outgoing.kept.trim(|header| header.sequence <= taken);
+        self.0.forget_all(&mut outgoing);
         outgoing.kept.own();
     }
 }
@@ -665,12 +664,21 @@ impl Link {
         outgoing.look = outgoing.kept.len() + CHECK_INTERVAL;
     }
 
+    /// Drops all acknowledged calls.
+    fn forget_all(&self, outgoing: &mut Outgoing) {
+        let taken = self.positions.taken.load(Ordering::Relaxed);
+        outgoing.kept.trim(|header| header.sequence <= taken);
+    }
+
     /// Whether the kept calls reach the limit, so that no call may follow.
     fn is_full(&self, outgoing: &mut Outgoing) -> bool {
         if outgoing.kept.len() < MAX_KEPT {
             return false;
         }
-        self.forget(outgoing);
+        // The host acknowledges calls by their bytes, so it may never acknowledge the last ones
+        // of a block.
+        self.forget_all(outgoing);
+        outgoing.look = outgoing.kept.len() + CHECK_INTERVAL;
         outgoing.kept.len() >= MAX_KEPT
     }
 

@@ -456,11 +456,13 @@ impl Session {
                 copies.free.push(block.slot);
                 show(block.parts.iter().map(|part| part.chunk.size()).sum());
             }
-            if threads.is_idle() {
-                if copies.in_flight.is_empty() {
+            if threads.is_idle() && !copies.in_flight.is_empty() {
+                device(copies.ring.doze(&mut self.gpu))?;
+            } else if threads.is_idle() {
+                // Their slots may just have become free for what is left.
+                if parts.peek().is_none() {
                     return Ok(());
                 }
-                device(copies.ring.doze(&mut self.gpu))?;
             } else if let Some(block) = threads.take(copies.patience())? {
                 let block = block?;
                 let on_device = block.parts.iter().filter(|part| part.on_device);

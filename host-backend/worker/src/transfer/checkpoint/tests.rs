@@ -106,7 +106,7 @@ fn every_change_and_every_cut_is_noticed() {
         let mut bad = good.clone();
         bad[at] ^= 0x10;
         let hasher = [Hasher::Device, Hasher::Threads][number % 2];
-        assert!(restored(&bad, hasher).is_err(), "byte {at}");
+        assert!(restored(&bad, hasher).is_err(), "byte {at}, {hasher:?}");
     }
     for cut in [0, 20, 100, 4096, records - 1, records, good.len() - 1] {
         let error = restored(&good[..cut], Hasher::Threads).unwrap_err();
