@@ -25,6 +25,7 @@ import sys
 from guest_program import COUNT, PTX, CudaError, Guest, pointer
 
 SIZE = 5 << 20
+ATTEMPTS = 1000
 # clone(SIGCHLD) is fork; arm64 has no other.
 CLONE = {"x86_64": 56, "aarch64": 220}[platform.machine()]
 
@@ -68,7 +69,7 @@ def sleeps():
 
 def clone(state):
     """Makes the copies while no other thread runs; the pipes on which each is told to go on."""
-    while True:
+    for _ in range(ATTEMPTS):
         before = sleeps()
         pipes, children = attempt(state)
         if before is not None and before == sleeps():
@@ -77,6 +78,7 @@ def clone(state):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             os.close(pipe)
+    raise RuntimeError("the program's other threads never sleep")
 
 
 def attempt(state):
