@@ -269,7 +269,8 @@ impl Workers {
             let Some(expires) = session.facts.expires else {
                 continue;
             };
-            let left = expires.saturating_sub(clock);
+            // A certificate is valid to the end of its last second, as TLS takes it, too.
+            let left = expires.saturating_add(1).saturating_sub(clock);
             if left > 0 {
                 // The clock may be changed meanwhile.
                 let at = now + Duration::from_secs(left).min(EXPIRY_INTERVAL);
