@@ -51,9 +51,6 @@ fn each_run(
     Ok(())
 }
 
-/// Maximum number of ranges in one question about changes.
-const MOST_RANGES: usize = 64;
-
 /// The ranges of a question about changes.
 ///
 /// # Errors
@@ -65,7 +62,7 @@ fn ranges_of(bytes: &[u8]) -> Outcome<Ranges> {
     while reader.remaining() > 0 {
         let (address, size): (u64, u64) =
             (reader.field().map_err(bad)?, reader.field().map_err(bad)?);
-        if ranges.len() == MOST_RANGES || !(address | size).is_multiple_of(PAGE) {
+        if ranges.len() == ShadowsChanged::MOST_RANGES || !(address | size).is_multiple_of(PAGE) {
             return fail(Status::INVALID_VALUE, "a shadow is read by pages");
         }
         ranges.push((address, size));

@@ -27,6 +27,11 @@ use crate::types::{
 
 include!(concat!(env!("OUT_DIR"), "/table.rs"));
 
+impl ShadowsChanged<'_> {
+    /// Maximum number of ranges in one question.
+    pub const MOST_RANGES: usize = 64;
+}
+
 impl Launch<'_> {
     /// In [`flags`](Self::flags): all blocks run at once and may synchronize with
     /// each other.

@@ -21,7 +21,7 @@ pub(crate) struct Question {
 
 impl Question {
     /// Maximum number of ranges.
-    pub(crate) const MOST: usize = 64;
+    pub(crate) const MOST: usize = ShadowsChanged::MOST_RANGES;
 
     /// Asks about one more range of whole pages.
     pub(crate) fn add(&mut self, (address, size): (u64, u64)) {

@@ -30,9 +30,9 @@ fn guest() -> Guest {
     guest
 }
 
-fn set(guest: &Guest, stream: StreamHandle) {
+fn set(guest: &Guest, destination: u64, stream: StreamHandle) {
     guest.post(&Memset {
-        destination: guest.regions.arena,
+        destination,
         pitch: 0,
         value: 7,
         element: 1,
@@ -47,7 +47,7 @@ fn threads_wait_for_their_own_streams() {
     let mut guest = guest();
     for (stream, id) in STREAMS {
         guest.device.hold(id, true);
-        set(&guest, stream);
+        set(&guest, guest.regions.arena, stream);
     }
     guest.send(
         1,
@@ -101,15 +101,7 @@ fn a_question_about_shadows_is_answered_behind_a_wait() {
     // Nothing is pending in that slot.
     assert_eq!(changed(guest.call(&ask(1)).unwrap()), 0);
     guest.device.hold(id, true);
-    guest.post(&Memset {
-        destination: address + 4096,
-        pitch: 0,
-        value: 7,
-        element: 1,
-        width: 64,
-        height: 1,
-        stream,
-    });
+    set(&guest, address + 4096, stream);
     guest.send(1, &StreamSynchronize { stream });
     guest.send(2, &ask(1));
     guest.call(&Ping { value: 8 }).unwrap();
@@ -143,7 +135,7 @@ fn replies_of_one_thread_keep_their_order() {
     let mut guest = guest();
     let (stream, id) = STREAMS[0];
     guest.device.hold(id, true);
-    set(&guest, stream);
+    set(&guest, guest.regions.arena, stream);
     let first = guest.send(1, &StreamSynchronize { stream });
     guest.send(1, &Ping { value: 1 });
     guest.send(1, &StreamQuery { stream });
@@ -162,9 +154,9 @@ fn replies_of_one_thread_keep_their_order() {
 fn a_wait_covers_earlier_work_only() {
     let mut guest = guest();
     let (stream, id) = STREAMS[0];
-    set(&guest, stream);
+    set(&guest, guest.regions.arena, stream);
     guest.device.hold(id, true);
-    set(&guest, stream);
+    set(&guest, guest.regions.arena, stream);
     guest.send(1, &StreamSynchronize { stream });
     guest.call(&Ping { value: 0 }).unwrap();
     // A host function of the guest is queued behind the mark.
@@ -189,7 +181,7 @@ fn events_that_threads_sleep_for_are_watched_instead_of_polled() {
         event
     });
     guest.device.hold(id, true);
-    set(&guest, stream);
+    set(&guest, guest.regions.arena, stream);
     guest.post(&EventRecord {
         event: slept_for,
         stream,
@@ -207,7 +199,7 @@ fn events_that_threads_sleep_for_are_watched_instead_of_polled() {
     reached();
     guest.reply(1).unwrap();
     guest.device.hold(id, true);
-    set(&guest, stream);
+    set(&guest, guest.regions.arena, stream);
     guest.post(&EventRecord {
         event: polled,
         stream,
@@ -225,7 +217,7 @@ fn a_destroyed_stream_is_still_waited_for() {
     let mut guest = guest();
     let (stream, id) = STREAMS[0];
     guest.device.hold(id, true);
-    set(&guest, stream);
+    set(&guest, guest.regions.arena, stream);
     guest.call(&StreamDestroy { stream }).unwrap();
     guest.send(1, &ContextSynchronize {});
     guest.call(&Ping { value: 0 }).unwrap();
@@ -243,7 +235,7 @@ fn a_stream_may_be_destroyed_during_a_wait() {
     let mut guest = guest();
     let (stream, id) = STREAMS[0];
     guest.device.hold(id, true);
-    set(&guest, stream);
+    set(&guest, guest.regions.arena, stream);
     guest.send(1, &StreamSynchronize { stream });
     guest.send(2, &ContextSynchronize {});
     guest.call(&StreamDestroy { stream }).unwrap();
@@ -280,7 +272,7 @@ fn host_functions_stop_their_stream_until_done() {
         (request.slot, request.payload.as_slice()),
         (0, &1_u64.to_le_bytes()[..])
     );
-    set(&guest, stream);
+    set(&guest, guest.regions.arena, stream);
     guest.fails(&StreamQuery { stream }, Status::NOT_READY);
     guest.send(1, &StreamSynchronize { stream });
     guest.call(&Ping { value: 0 }).unwrap();
@@ -376,7 +368,7 @@ fn work_behind_host_functions_is_limited() {
         guest.post(&HostFuncLaunch { stream, id });
         guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
         for _ in 0..2000 {
-            set(&guest, stream);
+            set(&guest, guest.regions.arena, stream);
         }
         look(&mut guest);
         let given = count(&guest) - before;
@@ -464,7 +456,7 @@ fn device_memory_is_synchronized_while_a_host_function_runs() {
         });
     }
     for _ in 0..300 {
-        set(&guest, stream);
+        set(&guest, guest.regions.arena, stream);
     }
     let waits = guest.send(1, &StreamSynchronize { stream });
     guest.post(&ShadowWrite {
@@ -501,12 +493,12 @@ fn a_read_that_waits_is_executed_once_a_host_function_runs() {
     // The function is queued, and more than may be submitted behind it, but its
     // stream does not reach it.
     guest.device.hold(id, true);
-    set(&guest, stream);
+    set(&guest, guest.regions.arena, stream);
     guest.post(&HostFuncLaunch { stream, id: 1 });
     // While a thread waits, the device is polled, so it makes progress.
     guest.send(3, &StreamSynchronize { stream });
     for _ in 0..300 {
-        set(&guest, other);
+        set(&guest, guest.regions.arena, other);
     }
     guest.send(1, &ShadowRead { address, size: 16 });
     guest.post(&ShadowWrite {
@@ -571,7 +563,7 @@ fn writes_to_shadows_do_not_overtake_each_other() {
         id: 1,
     });
     guest.device.hold(id, true);
-    set(&guest, stream);
+    set(&guest, guest.regions.arena, stream);
     let write = |guest: &Guest, byte| {
         guest.post(&ShadowWrite {
             address,
@@ -618,7 +610,7 @@ fn many_copies_out_share_staging_memory() {
     let mut guest = guest();
     for (stream, id) in STREAMS {
         guest.device.hold(id, true);
-        set(&guest, stream);
+        set(&guest, guest.regions.arena, stream);
     }
     // More threads fetch than there are slots.
     for slot in 1..=40 {

@@ -34,6 +34,17 @@ pub(super) const PTX: &[u8] = b"
 }
 ";
 
+/// The shape of the tests' arrays.
+pub(super) const SHAPE: ArrayShape = ArrayShape {
+    width: 33,
+    height: 17,
+    depth: 0,
+    format: 0x20,
+    channels: 2,
+    flags: 2,
+    levels: 0,
+};
+
 /// Serializes tests: a session's addresses are fixed.
 pub(super) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -190,15 +201,7 @@ impl Program {
             }),
             (3, ..) => Recorded::of(&ArrayCreate {
                 array: ArrayHandle(handle),
-                shape: ArrayShape {
-                    width: 33,
-                    height: 17,
-                    depth: 0,
-                    format: 0x20,
-                    channels: 2,
-                    flags: 2,
-                    levels: 0,
-                },
+                shape: SHAPE,
             }),
             (4, Some(array), _) => Recorded::of(&TextureCreate {
                 texture: TextureHandle(handle),

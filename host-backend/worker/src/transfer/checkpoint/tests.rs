@@ -1,5 +1,5 @@
-//! Files: whoever hashes, every damage is noticed, and contents of any layout are refused or
-//! restored.
+//! Checkpoint files. Damaged ones are refused, whether the device or threads hash; contents
+//! with any layout are restored or refused.
 
 use paragpu_protocol::codec::encode_all;
 use paragpu_protocol::handle::DeviceAddress;
@@ -7,14 +7,15 @@ use paragpu_protocol::handle::{ArrayHandle, StreamHandle};
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::table::ArrayCreate;
 use paragpu_protocol::table::{MemMap, Memset};
-use paragpu_protocol::types::ArrayShape;
 
 use super::contents::Hasher;
 use crate::live::Recorded;
 use crate::session::Session;
 use crate::transfer::regions::{Chunk, sealed};
 use crate::transfer::state::{BLOCK, HEADER, Kind, Layout, Scanner, StateError, Writer};
-use crate::transfer::tests::{PTX, alone, bytes_of, contents, file_of, session, settle, store};
+use crate::transfer::tests::{
+    PTX, SHAPE, alone, bytes_of, contents, file_of, session, settle, store,
+};
 
 const MAPPED: u64 = 9 * CHUNK;
 
@@ -28,19 +29,10 @@ fn written() -> Session {
             size: MAPPED,
         }))
         .unwrap();
-    let shape = ArrayShape {
-        width: 33,
-        height: 17,
-        depth: 0,
-        format: 0x20,
-        channels: 2,
-        flags: 2,
-        levels: 0,
-    };
     session
         .perform(&Recorded::of(&ArrayCreate {
             array: ArrayHandle(7),
-            shape,
+            shape: SHAPE,
         }))
         .unwrap();
     store(&mut session, PTX);
