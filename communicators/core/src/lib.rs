@@ -42,7 +42,7 @@ use std::sync::Arc;
 pub use error::Error;
 pub use landing::Landing;
 pub use nowhere::Nowhere;
-pub use polling::{Adaptive, Forecast, Polling, Spin, Waited, Waiter};
+pub use polling::{Adaptive, Backoff, Forecast, Polling, Spin, Waited, Waiter};
 pub use readiness::poll_until;
 pub use retained::Retained;
 pub use traits::{Frame, Pinner, Receiver, Sender, Wait, Wake};

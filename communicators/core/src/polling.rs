@@ -89,12 +89,12 @@ impl Forecast {
 pub struct Adaptive {
     limit: Duration,
     budget: Duration,
-    /// The last penalty, in waits. The next one is longer.
-    penalty: u32,
-    /// Waits left of that penalty.
-    left: u32,
+    /// Of polling for the full time.
+    full: Backoff,
     /// Of the sleeps.
     forecast: Forecast,
+    /// Of polling around predicted ends.
+    around_ends: Backoff,
     /// Whether waits poll at all.
     polls: bool,
 }
@@ -106,9 +106,9 @@ impl Adaptive {
         Self {
             limit: polling.spin,
             budget: polling.spin,
-            penalty: 0,
-            left: 0,
+            full: Backoff::default(),
             forecast: Forecast::default(),
+            around_ends: Backoff::default(),
             polls: true,
         }
     }
@@ -146,7 +146,7 @@ impl Adaptive {
             return;
         }
         if self.budget == self.limit {
-            self.penalty = 0;
+            self.full.end();
         }
         self.budget = self.limit;
     }
@@ -164,17 +164,51 @@ impl Adaptive {
             self.budget = (self.budget / 2).max(self.limit / 16);
         } else if self.budget == self.limit {
             self.hindered();
-        } else if self.left > 0 {
-            self.left -= 1;
-        } else {
+        } else if self.full.allows() {
             self.budget = self.limit;
         }
     }
 
     fn hindered(&mut self) {
+        self.full.begin();
+        self.budget = self.limit / 16;
+    }
+}
+
+/// Leaves out phases of polling while other threads need the processor. A thread that yields to
+/// another waits for the end of that one's time slice; one that sleeps is woken at once.
+/// It leaves out 1, and if the next phase is hindered too, 3, 7, … 255.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    /// The last number of phases to leave out.
+    penalty: u32,
+    /// How many of these are left.
+    left: u32,
+}
+
+impl Backoff {
+    /// Whether the next phase is not left out.
+    pub fn allows(&mut self) -> bool {
+        let allows = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        allows
+    }
+
+    /// Records how a phase ended.
+    pub fn note(&mut self, phase: &Spin) {
+        match phase.crowded {
+            true => self.begin(),
+            false => self.end(),
+        }
+    }
+
+    fn begin(&mut self) {
         self.penalty = (2 * self.penalty + 1).min(255);
         self.left = self.penalty;
-        self.budget = self.limit / 16;
+    }
+
+    fn end(&mut self) {
+        self.penalty = 0;
     }
 }
 
@@ -240,13 +274,19 @@ pub trait Waiter {
         deadline: Option<Instant>,
     ) -> Result<Waited<Self::Found>, Error> {
         let mut polled = began;
+        let predicts = self.adaptive().around_ends.allows();
         loop {
-            let window = self.adaptive().window(began, polled, deadline);
+            let window = match predicts {
+                true => self.adaptive().window(began, polled, deadline),
+                false => None,
+            };
             let alarm = window.as_ref().map(|window| window.start).or(deadline);
             let mut waited = self.sleep(alarm)?;
             if let (Waited::Late, Some(window)) = (&waited, window) {
                 polled = window.end;
-                waited = self.poll(&mut Spin::until(window.end, deadline))?;
+                let mut spin = Spin::until(window.end, deadline);
+                waited = self.poll(&mut spin)?;
+                self.adaptive().around_ends.note(&spin);
                 if let Waited::Late = waited {
                     continue;
                 }
@@ -262,6 +302,12 @@ const BUSY_CHECKS: u32 = 64;
 
 /// Checks of the busy part for each reading of the clock.
 const CHECKS_PER_CLOCK: u32 = 8;
+
+/// If another thread wants the processor, a yield lasts for that one's time slice, perhaps
+/// milliseconds. So phases of less time have only the busy part, and those around predicted ends
+/// yield only this often.
+const WORTH_YIELDING: Duration = Duration::from_micros(5);
+const BETWEEN_YIELDS: Duration = Duration::from_micros(20);
 
 /// If yielding the processor took longer than this, another thread ran meanwhile, or the
 /// kernel was interrupted.
@@ -281,6 +327,8 @@ pub struct Spin {
     began: bool,
     budget: Duration,
     looks: u32,
+    /// When a phase around a predicted end yields next.
+    yields: Option<Instant>,
     /// Time lost while yielding, if the phase may lose some.
     lost: Option<Duration>,
     crowded: bool,
@@ -296,6 +344,7 @@ impl Spin {
             began: false,
             budget,
             looks: 0,
+            yields: None,
             lost: None,
             crowded: false,
         }
@@ -336,10 +385,22 @@ impl Spin {
         if self.end.is_some_and(|end| now >= end) {
             return false;
         }
-        if !busy {
-            std::thread::yield_now();
-            self.yielded(now.elapsed());
+        if busy {
+            return true;
         }
+        if self.budget < WORTH_YIELDING {
+            return false;
+        }
+        if self.lost.is_some() && several_processors() {
+            let yields = self.yields.get_or_insert(now + BETWEEN_YIELDS);
+            if now < *yields {
+                std::hint::spin_loop();
+                return true;
+            }
+            *yields = now + BETWEEN_YIELDS;
+        }
+        std::thread::yield_now();
+        self.yielded(now.elapsed());
         true
     }
 
@@ -538,5 +599,22 @@ mod tests {
         assert_eq!(adaptive.budget(), limit / 16);
         adaptive.slept(&spin, limit / 8);
         assert_eq!(adaptive.budget(), limit);
+    }
+
+    #[test]
+    fn hindered_phases_are_left_out() {
+        let mut spin = Spin::new(Duration::from_micros(160), None);
+        let mut backoff = Backoff::default();
+        spin.crowded = true;
+        for left_out in [1, 3, 7] {
+            assert!(backoff.allows());
+            backoff.note(&spin);
+            assert_eq!((0..100).position(|_| backoff.allows()), Some(left_out));
+        }
+        spin.crowded = false;
+        backoff.note(&spin);
+        spin.crowded = true;
+        backoff.note(&spin);
+        assert_eq!((0..100).position(|_| backoff.allows()), Some(1));
     }
 }

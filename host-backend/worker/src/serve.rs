@@ -30,7 +30,7 @@ use crate::session::output::Output;
 use crate::session::{Reconnect, Session, Setup};
 use crate::statistics::Statistics;
 use crate::sys::code_cache;
-use crate::sys::process::{exit_now, unblock_signals};
+use crate::sys::process::{exit_now, take_short_slices, unblock_signals};
 use crate::transfer::destination::{Arrived, Destination};
 use crate::transfer::handover;
 use crate::transfer::identity::Identity;
@@ -86,6 +86,7 @@ struct Arrival {
 /// Runs the worker; does not return.
 pub fn run(arguments: &Arguments) -> ! {
     unblock_signals();
+    take_short_slices();
     std::panic::set_hook(Box::new(|panic| {
         tracing::error!(%panic, "the worker panicked");
         exit_now(101)

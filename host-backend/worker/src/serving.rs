@@ -302,7 +302,7 @@ impl Session {
         }
         if self.complete()? {
             self.replies.completion.pacer().completed();
-        } else if self.replies.completion.pacer().is_slow() {
+        } else if self.replies.completion.pacer().looks_for_output() {
             self.replies.forward_output(&mut self.gpu)?;
         }
         self.replies.link.flush()

@@ -67,7 +67,8 @@ impl Link {
 
     /// Whether the word was cleared in time.
     fn poll_word(&self, words: &Window, index: usize) -> bool {
-        let mut spin = Spin::new(self.patience.spin * PATIENCE, None);
+        // Interruptions of the processor are no reason to give up.
+        let mut spin = Spin::until(Instant::now() + self.patience.spin * PATIENCE, None);
         loop {
             for _ in 0..POLLS_PER_RECEIVE {
                 match load_token(words, index) {

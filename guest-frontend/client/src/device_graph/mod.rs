@@ -105,7 +105,7 @@ impl Graphs {
             self.release(&mut plan);
             return Err(status);
         }
-        plan.gather_words();
+        plan.gather();
         drop(plan);
         Ok(graph)
     }
@@ -289,19 +289,23 @@ impl Graphs {
             self.parts.streams.synchronize(stream)?;
         }
         plan.launch_memory(graph.auto_free)?;
-        let visible = self.parts.shadows.before_launch(&plan.words)?;
+        let Plan {
+            words,
+            has_noted_words,
+            ..
+        } = &mut *plan;
+        let shadows = &self.parts.shadows;
+        let visible = shadows.before_repeated_launch(words, has_noted_words)?;
         let launch = GraphLaunch {
             graph: graph.handle,
             stream: stream.handle(),
         };
         let post = || {
             let position = self.parts.streams.post_work(stream, &launch)?;
-            for event in plan.recorded() {
+            for event in &plan.events {
                 event.record().note(position, stream, true);
             }
-            self.parts
-                .shadows
-                .after_launch(visible, stream.progress(), position);
+            shadows.after_launch(visible, stream.progress(), position);
             Ok(position)
         };
         if plan.functions.is_empty() {

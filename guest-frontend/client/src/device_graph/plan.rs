@@ -37,6 +37,11 @@ pub(super) struct Plan {
     pub(super) changed: Vec<usize>,
     /// The memory that kernels and copies may use, from all parameters, as for a launch.
     pub(super) words: Vec<u8>,
+    /// [`Shadows::before_repeated_launch`](crate::shadow::Shadows::before_repeated_launch) has
+    /// seen these words.
+    pub(super) has_noted_words: bool,
+    /// Events that a launch records.
+    pub(super) events: Vec<Arc<Event>>,
     /// Host functions.
     pub(super) functions: Vec<u64>,
     /// Pinned memory for copies.
@@ -100,18 +105,13 @@ impl Plan {
         }
     }
 
-    /// Events that a launch records.
-    pub(super) fn recorded(&self) -> impl Iterator<Item = &Arc<Event>> {
-        self.flat.iter().filter_map(|flat| match &flat.work {
-            Work::EventRecord(marked) => Some(&marked.event),
-            _ => None,
-        })
-    }
-
-    /// The words that may be addresses, eight bytes each.
-    pub(super) fn gather_words(&mut self) {
+    /// Lists what each launch needs to know of the nodes: the words that may be addresses, eight
+    /// bytes each, memory and events.
+    pub(super) fn gather(&mut self) {
         self.words.clear();
+        self.has_noted_words = false;
         self.memory.clear();
+        self.events.clear();
         for (flat, step) in self.flat.iter().zip(&mut self.steps) {
             match &flat.work {
                 Work::Kernel(kernel) => {
@@ -122,6 +122,7 @@ impl Plan {
                 }
                 Work::MemAlloc(memory) => self.memory.push((true, Arc::clone(memory))),
                 Work::MemFree(memory) => self.memory.push((false, Arc::clone(memory))),
+                Work::EventRecord(marked) => self.events.push(Arc::clone(&marked.event)),
                 // Shadows that copies and memsets use are already visible.
                 _ => debug_assert!(step.call != Launch::INFO.number),
             }
@@ -138,6 +139,7 @@ impl Plan {
             && let Some(words) = words.get_mut(..kernel.parameters.len())
         {
             words.copy_from_slice(&kernel.parameters);
+            self.has_noted_words = false;
         }
     }
 

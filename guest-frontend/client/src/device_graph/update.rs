@@ -157,7 +157,7 @@ impl Graphs {
         plan.note_changed(index);
         match is_alike {
             true => plan.replace_words(index),
-            false => plan.gather_words(),
+            false => plan.gather(),
         }
         Ok(())
     }
@@ -232,7 +232,7 @@ impl Graphs {
                 plan.note_changed(index);
                 match is_alike {
                     true => plan.replace_words(index),
-                    false => plan.gather_words(),
+                    false => plan.gather(),
                 }
             }
             return Ok(Ok(()));
@@ -261,13 +261,16 @@ impl Graphs {
                 return Ok(Err(Refusal::Parameters));
             }
         }
-        let is_memory = matches!(work, Work::MemAlloc(_) | Work::MemFree(_));
+        let is_listed = matches!(
+            work,
+            Work::MemAlloc(_) | Work::MemFree(_) | Work::EventRecord(_)
+        );
         flat.work = work;
         if differs {
             plan.note_changed(index);
         }
-        if is_memory {
-            plan.gather_words();
+        if is_listed {
+            plan.gather();
         }
         Ok(Ok(()))
     }

@@ -204,11 +204,21 @@ impl Shadows {
     /// Sends the program's changes before a launch with these parameters. Returns the
     /// shadows that the kernel may write to, for [`after_launch`](Self::after_launch).
     pub(crate) fn before_launch(&self, parameters: &[u8]) -> Result<Visible> {
+        self.before_repeated_launch(parameters, &mut false)
+    }
+
+    /// [`before_launch`](Self::before_launch) of kernels that are launched with these parameters
+    /// again and again. `has_noted` is false for new parameters.
+    pub(crate) fn before_repeated_launch(
+        &self,
+        parameters: &[u8],
+        has_noted: &mut bool,
+    ) -> Result<Visible> {
         // Read before the list of shadows: leaving the window creates the shadows first and
         // sets the flag last. If the window is left between this check and the launch, the
         // second check in `after_launch` detects it.
         let is_apart = self.window.is_left();
-        if !is_apart {
+        if !is_apart && !std::mem::replace(has_noted, true) {
             self.window.note_parameters(parameters);
         }
         self.managed.before_work()?;

@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use paragpu_communicator::{Wait, Wake};
+use paragpu_communicator::{Backoff, Spin, Wake};
 use paragpu_device::{EventId, StreamId};
 use parking_lot::Mutex;
 
@@ -15,7 +16,7 @@ use super::copy_in::CopyIn;
 use super::copy_out::CopyOut;
 use super::gpu::{Fence, Gpu};
 use super::link::At;
-use super::pacer::{Pace, Pacer};
+use super::pacer::Pacer;
 use super::stream::StreamWait;
 use crate::error::{Outcome, SessionEnd};
 use crate::statistics::Statistics;
@@ -26,6 +27,10 @@ const MAX_PENDING: usize = 16 * 1024;
 /// Maximum bytes of replies that wait for earlier ones of their slot. A thread of a program
 /// has one call at a time, so there are hardly any.
 const MOST_READY: usize = 4 << 20;
+
+/// How long this thread polls for the guest's next call after a wait that the device itself
+/// ends: as long as the guest polls for that end.
+const GUEST_POLLS: Duration = Duration::from_millis(2);
 
 /// The goal of a pending call.
 #[derive(Debug)]
@@ -138,8 +143,10 @@ pub(crate) struct Completion {
     /// calls of its slot.
     answering: bool,
     pacer: Pacer,
-    /// Sequence number of the last call whose wait the device itself ends.
-    left: Option<u64>,
+    /// Sequence number of the last call whose wait the device itself ends, and the polling for
+    /// the next call.
+    left: Option<(u64, Spin)>,
+    backoff: Backoff,
     alarm: Arc<Alarm>,
     statistics: Arc<Statistics>,
 }
@@ -151,6 +158,7 @@ impl Completion {
             answering: false,
             pacer: Pacer::default(),
             left: None,
+            backoff: Backoff::default(),
             alarm: Arc::default(),
             statistics,
         }
@@ -280,13 +288,22 @@ impl Completion {
 
     /// Records that the device itself ends the wait that began with call `sequence`.
     pub(crate) fn leave_to_device(&mut self, sequence: u64) {
-        self.left = Some(sequence);
+        if let Some((_, spin)) = &self.left {
+            self.backoff.note(spin);
+        }
+        self.left = None;
+        if self.backoff.allows() {
+            self.left = Some((sequence, Spin::until(Instant::now() + GUEST_POLLS, None)));
+        }
     }
 
     /// Whether to poll for the guest's next call instead of sleeping. `executed` is the
     /// last call executed. If the device itself ended the wait, this thread was not
     /// notified. If it slept, it would start the next call late.
     pub(crate) fn expects_call(&mut self, executed: u64) -> bool {
-        self.left == Some(executed) && self.pacer.pace(false) == Pace::Guest(Wait::Poll)
+        match &mut self.left {
+            Some((sequence, spin)) if *sequence == executed => spin.again(),
+            _ => false,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::{Forecast, Spin, Wait};
+use paragpu_communicator::{Backoff, Forecast, Spin, Wait};
 
 /// How to wait for the device and the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,17 +27,23 @@ pub(crate) struct Pacer {
     polled: Option<Instant>,
     /// The first phase ended because other threads need the processor.
     crowded: bool,
+    /// When output of running kernels was last looked for.
+    looked: Option<Instant>,
     forecast: Forecast,
+    /// Of polling for a GPU.
+    backoff: Backoff,
 }
 
 /// Maximum time of polling. Short kernels and graphs complete within it, and a sleep
 /// would cost them more than it saves.
 const POLLING: Duration = Duration::from_micros(200);
 /// Minimum and maximum sleep.
-const SLEEP: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
-/// A sleep is this fraction of the time waited, so it adds less than 1 % to a wait.
-/// A wait of a second has some 2500 sleeps.
-const SLEEP_FRACTION: u32 = 256;
+const SLEEP: (Duration, Duration) = (Duration::from_micros(10), Duration::from_micros(500));
+/// Time between two looks for what kernels print while they run.
+const OUTPUT: Duration = Duration::from_millis(1);
+/// A sleep is this fraction of the time waited, so it adds less than 0.5 % to a wait.
+/// A wait of a second has some 3600 sleeps.
+const SLEEP_FRACTION: u32 = 512;
 /// Maximum wait for the device alone.
 const MAX_DEVICE_WAIT: Duration = Duration::from_micros(200);
 
@@ -53,8 +59,13 @@ impl Pacer {
     /// The guest sent something, so a new wait begins: poll again.
     pub(crate) fn reset(&mut self) {
         let forecast = std::mem::take(&mut self.forecast);
+        let mut backoff = std::mem::take(&mut self.backoff);
+        if let Some(spin) = &self.spin {
+            backoff.note(spin);
+        }
         *self = Self {
             forecast,
+            backoff,
             ..Self::default()
         };
     }
@@ -63,15 +74,21 @@ impl Pacer {
     /// host.
     pub(crate) fn pace(&mut self, computes_on_host: bool) -> Pace {
         let is_first = self.polled.is_none();
-        let began = *self.began.get_or_insert_with(|| {
-            self.spin = Some(Spin::new(POLLING, None));
-            Instant::now()
-        });
+        let began = match self.began {
+            Some(began) => began,
+            None => {
+                if computes_on_host || self.backoff.allows() {
+                    self.spin = Some(Spin::new(POLLING, None));
+                }
+                *self.began.insert(Instant::now())
+            }
+        };
         if let Some(spin) = &mut self.spin {
             if spin.again() {
                 return Pace::Guest(Wait::Poll);
             }
             // Polling ends early if other threads need the processor.
+            self.backoff.note(spin);
             self.crowded |= is_first && spin.is_crowded();
             self.spin = None;
         }
@@ -93,9 +110,14 @@ impl Pacer {
         Pace::Guest(Wait::Until(end))
     }
 
-    /// Whether it is worth checking for output of running kernels.
-    pub(crate) fn is_slow(&self) -> bool {
-        self.began.is_some_and(|began| began.elapsed() > SLEEP.1)
+    /// Whether to look for output of running kernels: once in each [`OUTPUT`] of a wait.
+    pub(crate) fn looks_for_output(&mut self) -> bool {
+        let is_due = |since: Instant| since.elapsed() > OUTPUT;
+        let due = self.looked.or(self.began).is_some_and(is_due);
+        if due {
+            self.looked = Some(Instant::now());
+        }
+        due
     }
 }
 
@@ -112,9 +134,9 @@ mod tests {
         let now = Instant::now();
         for (waited, least, most) in [
             (1_u64, 10, 20),
-            (25, 90, 110),
-            (256, 900, 1100),
-            (10_000, 900, 1100),
+            (25, 45, 55),
+            (256, 450, 550),
+            (10_000, 450, 550),
         ] {
             pacer.began = now.checked_sub(Duration::from_millis(waited));
             let Pace::Guest(Wait::Until(end)) = pacer.pace(true) else {
@@ -152,7 +174,7 @@ mod tests {
         let Pace::Guest(Wait::Until(end)) = pacer.pace(false) else {
             panic!("polling too early");
         };
-        assert!(end >= now + Duration::from_micros(100), "a sleep as ever");
+        assert!(end >= now + Duration::from_micros(50), "a sleep as ever");
         wait_for(&mut pacer, 31);
         assert!(matches!(pacer.pace(true), Pace::Guest(Wait::Until(_))));
         assert_eq!(pacer.pace(false), Pace::Guest(Wait::Poll));

@@ -21,6 +21,31 @@ pub(crate) fn unblock_signals() {
     }
 }
 
+/// Has the scheduler run this thread, and those that it starts, soon after they are woken, also
+/// where the program's threads keep all processors busy: a thread with a short slice need not
+/// wait for the end of another one's, which takes milliseconds (sched(7)). Its share of the
+/// processors stays the same. Linux before 6.12 ignores it.
+pub(crate) fn take_short_slices() {
+    const SLICE: std::time::Duration = std::time::Duration::from_micros(100);
+    // SAFETY: all fields are integers.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of_val(&attributes) as libc::c_uint;
+    // SAFETY: sched_getattr writes at most `size` bytes, and sched_setattr reads as many.
+    let set = unsafe {
+        let attributes = &raw mut attributes;
+        libc::syscall(libc::SYS_sched_getattr, 0, attributes, size, 0) == 0
+            && (*attributes).sched_policy == libc::SCHED_OTHER as u32
+            && {
+                (*attributes).sched_runtime = SLICE.as_nanos() as u64;
+                libc::syscall(libc::SYS_sched_setattr, 0, attributes, 0) == 0
+            }
+    };
+    if !set {
+        let error = std::io::Error::last_os_error();
+        tracing::debug!(%error, "the scheduler's slices stay as they are");
+    }
+}
+
 /// Ends the process immediately, without destructors or exit handlers. A driver's own
 /// clean-up may wait for a kernel that never ends; the kernel driver cleans up after a
 /// process in any case.
