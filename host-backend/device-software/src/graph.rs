@@ -28,6 +28,7 @@ pub struct Graph {
 #[derive(Debug)]
 struct Node {
     work: DeviceWork<'static>,
+    /// It begins at their end.
     after: Vec<u32>,
     /// Whether a node depends on it.
     followed: bool,
@@ -163,8 +164,8 @@ impl SoftwareDevice {
         let mut made: Vec<Node> = Vec::with_capacity(nodes.len());
         let mut values = HashMap::new();
         for node in nodes {
-            for &before in &node.after {
-                let before = made.get_mut(before as usize).ok_or_else(|| {
+            for before in &node.after {
+                let before = made.get_mut(before.node as usize).ok_or_else(|| {
                     Error::new(
                         Status::INVALID_VALUE,
                         "a node depends on one that is not before it",
@@ -182,7 +183,7 @@ impl SoftwareDevice {
             }
             made.push(Node {
                 work: node.work,
-                after: node.after,
+                after: node.after.iter().map(|before| before.node).collect(),
                 followed: false,
                 enabled: true,
             });

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use paragpu_protocol::edge::Dependency;
 use paragpu_protocol::status::Status;
 
 use crate::{Error, GraphNode, Result, Work};
@@ -127,9 +128,7 @@ impl Bodies {
     }
 
     fn check(&self, number: usize, node: &GraphNode, body: Option<usize>) -> Result<()> {
-        let together = |before: &u32| {
-            usize::try_from(*before).is_ok_and(|before| self.of.get(before) == Some(&body))
-        };
+        let together = |before: &Dependency| self.of.get(before.node as usize) == Some(&body);
         if !node.after.iter().all(together) {
             return Err(refused(number, "it depends on one that is not before it"));
         }
@@ -156,7 +155,7 @@ mod tests {
     fn node(work: Work<'static>, after: &[u32]) -> GraphNode {
         GraphNode {
             work,
-            after: after.to_vec(),
+            after: after.iter().copied().map(Dependency::from).collect(),
         }
     }
 

@@ -10,6 +10,7 @@ pub use self::launch_targets::launch_targets;
 pub use self::sharing::{handing_over, peers};
 use self::writes::STORES;
 pub use self::writes::writes;
+use paragpu_protocol::edge::{Dependency, Edge};
 use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 
@@ -229,7 +230,7 @@ pub fn words(platform: &dyn Platform) {
     // As nodes of a graph, also updated.
     let node = |work: Work<'static>, after: &[u32]| GraphNode {
         work,
-        after: after.to_vec(),
+        after: after.iter().copied().map(Dependency::from).collect(),
     };
     let nodes = vec![
         node(work(&[write(24, 7, false)]), &[]),
@@ -421,7 +422,7 @@ pub fn graphs(platform: &dyn Platform) {
     };
     let node = |work, after: &[u32]| GraphNode {
         work,
-        after: after.to_vec(),
+        after: after.iter().copied().map(Dependency::from).collect(),
     };
     let event = device.event_create(0).expect("event");
     let (send, receive) = std::sync::mpsc::channel();
@@ -479,7 +480,63 @@ pub fn graphs(platform: &dyn Platform) {
     assert_eq!(word(device, a + 8192), 30, "what was launched still runs");
     let gone = device.graph_launch(graph, stream);
     assert_eq!(gone.unwrap_err().status, Status::INVALID_HANDLE);
+    device.memory_unmap(a).expect("unmap");
+    early_edges(device, a, stream, &word);
     device.host_unregister(host.address()).expect("unregister");
+}
+
+/// Edges that let a node begin before the end of a kernel.
+fn early_edges(
+    device: &mut dyn Device,
+    a: u64,
+    stream: StreamId,
+    word: &dyn Fn(&mut dyn Device, u64) -> u32,
+) {
+    device.memory_map(a, 8 * CHUNK).expect("map");
+    let (module, _) = device.module_load(&STORES.into(), &[]).expect("module");
+    let kernel = device.module_function(module, "stores").expect("kernel").id;
+    let edges = [Edge::Programmatic, Edge::Begun, Edge::ProgrammaticBegun];
+    // Each writes to a page of its own.
+    let kernel = |page: u64| {
+        let parameters = (a + page * PAGE).to_le_bytes().to_vec();
+        Work::Launch(crate::Launch::of_one_thread(kernel, parameters))
+    };
+    let mut nodes = vec![GraphNode {
+        work: kernel(0),
+        after: Vec::new(),
+    }];
+    for (node, edge) in (0..).zip(edges) {
+        nodes.push(GraphNode {
+            work: kernel(u64::from(node) + 1),
+            after: vec![Dependency { node, edge }],
+        });
+    }
+    let memset = Memset {
+        destination: a + 9 * PAGE,
+        pitch: 0,
+        value: 5,
+        element: 4,
+        width: 1,
+        height: 1,
+    };
+    nodes.push(GraphNode {
+        work: Work::Memset(memset),
+        after: vec![
+            Dependency {
+                node: 3,
+                edge: Edge::Begun,
+            },
+            0.into(),
+        ],
+    });
+    let graph = device.graph_create(nodes).expect("graph");
+    device.graph_launch(graph, stream).expect("launch");
+    for page in 0..4 {
+        assert_eq!(word(device, a + page * PAGE), 7);
+    }
+    assert_eq!(word(device, a + 9 * PAGE), 5);
+    device.graph_destroy(graph).expect("destroy");
+    device.module_unload(module).expect("unload");
     device.memory_unmap(a).expect("unmap");
 }
 

@@ -1,6 +1,8 @@
 //! Executable graphs: ordered work that is launched as a unit (CUDA Driver API, Graph
 //! Management).
 
+use paragpu_protocol::edge::Dependency;
+
 use crate::{GraphId, Result, StreamId, Work};
 
 /// A node of a graph.
@@ -8,8 +10,9 @@ use crate::{GraphId, Result, StreamId, Work};
 pub struct GraphNode {
     /// Its work.
     pub work: Work<'static>,
-    /// Indices of the nodes that must complete before it; each is lower than its own.
-    pub after: Vec<u32>,
+    /// The nodes before it; each has a lower index. A device may always let it begin at their
+    /// end.
+    pub after: Vec<Dependency>,
 }
 
 /// Executable graphs of a device.

@@ -3,6 +3,7 @@
 use paragpu_device::{Conditional, ConditionalKind, GraphNode, Work};
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::{Bytes, DecodeError, Reader, decode_all};
+use paragpu_protocol::edge::Dependency;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     GraphConditional, GraphLaunch, GraphNodeUpdate, GraphNodeUpdates, GraphNodes,
@@ -49,11 +50,11 @@ impl Objects {
             return fail(Status::INVALID_VALUE, "numbers of nodes are truncated");
         }
         let NodeWork { work, prints } = self.graph_work(node.call, node.work.0)?;
-        let after = after
-            .iter()
-            .map(|bytes| u32::from_le_bytes(*bytes))
-            .collect();
-        Ok((GraphNode { work, after }, prints))
+        let words = after.iter().map(|bytes| u32::from_le_bytes(*bytes));
+        match words.map(Dependency::of_wire).collect() {
+            Some(after) => Ok((GraphNode { work, after }, prints)),
+            None => fail(Status::INVALID_VALUE, "an edge of an unknown kind"),
+        }
     }
 
     /// The work of a node that was sent as a call.

@@ -55,6 +55,7 @@ fn cuGraphAddDependencies(
 
 /// Adds edges with edge data to a graph.
 #[since(12030)]
+#[host]
 #[runtime(cudaGraphAddDependencies)]
 #[cuda12(cudaGraphAddDependencies_v2)]
 #[through(depend(graph, from, to, edges, count))]

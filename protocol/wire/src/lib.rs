@@ -18,6 +18,7 @@
 
 pub mod call;
 pub mod codec;
+pub mod edge;
 pub mod frame;
 pub mod handle;
 pub mod handshake;

@@ -351,7 +351,7 @@ crate::record! {
         /// Number of the call whose effect the node has, one of those with
         /// [`crate::call::CallInfo::node`]; 0 for none.
         call: u16,
-        /// Numbers of the nodes that must be over before, each a `u32`.
+        /// The nodes before it, each a `u32`: [`Dependency::to_wire`](crate::edge::Dependency::to_wire).
         after: Bytes<'a>,
         /// The call's payload, with streams and tokens of 0.
         work: Bytes<'a>,

@@ -30,6 +30,7 @@ use crate::handles::Handles;
 use crate::host::HostMemory;
 use crate::host_function::HostFunctions;
 use crate::launch::Launches;
+use crate::objects::edge::Dependency;
 use crate::objects::graph::{Flat, HostRun};
 use crate::objects::stream::Stream;
 use crate::objects::user_object::References;
@@ -71,7 +72,7 @@ pub struct Graphs {
 struct WireNode {
     call: u16,
     work: Vec<u8>,
-    after: Vec<u32>,
+    after: Vec<Dependency>,
 }
 
 impl Graphs {
@@ -116,7 +117,7 @@ impl Graphs {
         // Where each flat node ends.
         let mut ends: Vec<u32> = Vec::with_capacity(plan.flat.len());
         let mut begin = 0;
-        let mut put = |call, work, after: Vec<u32>| -> Result<u32> {
+        let mut put = |call, work, after: Vec<Dependency>| -> Result<u32> {
             let mut after = after;
             while after.len() > MAX_DEPENDENCIES {
                 let rest = after.split_off(after.len() - MAX_DEPENDENCIES);
@@ -125,7 +126,7 @@ impl Graphs {
                     work: Vec::new(),
                     after: rest,
                 });
-                after.push(last(&nodes)?);
+                after.push(last(&nodes)?.into());
             }
             nodes.push(WireNode { call, work, after });
             last(&nodes)
@@ -139,7 +140,8 @@ impl Graphs {
             };
             let mut after = Vec::with_capacity(flat.after.len());
             for before in &flat.after {
-                after.push(*ends.get(*before as usize).ok_or(Status::UNKNOWN)?);
+                let node = *ends.get(before.node as usize).ok_or(Status::UNKNOWN)?;
+                after.push(Dependency { node, ..*before });
             }
             begins.push(begin);
             let name = flat.name;
@@ -188,7 +190,7 @@ impl Graphs {
                     if let Some(run) = before {
                         let (function, (call, work)) = self.host_node(plan, run);
                         staging.function = function;
-                        after = vec![put(call, work, after)?];
+                        after = vec![put(call, work, after)?.into()];
                     }
                     step.number = put(call, work.clone(), after)?;
                     (step.call, step.work) = (call, work);
@@ -196,7 +198,7 @@ impl Graphs {
                         Some(run) => {
                             let (function, (call, work)) = self.host_node(plan, run);
                             staging.function = function;
-                            put(call, work, vec![step.number])?
+                            put(call, work, vec![step.number.into()])?
                         }
                         None => step.number,
                     };
@@ -228,7 +230,8 @@ impl Graphs {
         let mut part = Vec::new();
         let (mut first, mut next) = (0, 0);
         for node in nodes {
-            let before: Vec<u8> = node.after.iter().flat_map(|n| n.to_le_bytes()).collect();
+            let words = node.after.iter().map(|before| before.to_wire());
+            let before: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
             let record = GraphNode {
                 call: node.call,
                 after: Bytes(&before),

@@ -114,7 +114,7 @@ fn units(flat: &[Flat], home: u32) -> Vec<Unit> {
         let before: BTreeSet<usize> = node
             .after
             .iter()
-            .filter_map(|before| unit_of.get(*before as usize).copied())
+            .filter_map(|before| unit_of.get(before.node as usize).copied())
             .collect();
         let inherited = || Some(all.get(*before.first()?)?.ordinal);
         let ordinal = node.work.ordinal().or_else(inherited).unwrap_or(home);

@@ -1,6 +1,7 @@
 //! Tests of the division among devices.
 
 use super::*;
+use crate::objects::edge::Dependency;
 use crate::objects::graph::{Fill, NodeName, Work};
 
 /// Nodes, each with its device, or none if it needs no particular one, and those before it.
@@ -22,7 +23,7 @@ fn graph(nodes: &[(Option<u32>, &[u32])]) -> Vec<Flat> {
         .map(|(number, (ordinal, after))| Flat {
             name: NodeName { graph: 1, number },
             work: work(*ordinal),
-            after: after.to_vec(),
+            after: after.iter().copied().map(Dependency::from).collect(),
             bodies: Vec::new(),
         })
         .collect()
@@ -39,8 +40,8 @@ fn ancestors(flat: &[Flat]) -> Vec<Bits> {
     for node in flat {
         let mut known = Bits::new();
         for before in &node.after {
-            insert(&mut known, *before as usize);
-            unite(&mut known, &all[*before as usize]);
+            insert(&mut known, before.node as usize);
+            unite(&mut known, &all[before.node as usize]);
         }
         all.push(known);
     }

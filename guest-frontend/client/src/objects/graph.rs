@@ -308,8 +308,8 @@ impl Drop for Graph {
 pub(crate) struct Flat {
     pub(crate) name: NodeName,
     pub(crate) work: Work,
-    /// Positions in the list, each before its own.
-    pub(crate) after: Vec<u32>,
+    /// Positions in the list, each before its own, and the edges.
+    pub(crate) after: Vec<Dependency>,
     /// For a conditional node, the number of nodes of each body, including nested bodies.
     /// They follow the node.
     pub(crate) bodies: Vec<u32>,
@@ -632,7 +632,7 @@ impl Graph {
 
     /// Appends the nodes; those without dependency come after `before`. Returns the
     /// positions of nodes without dependents.
-    fn flatten_into(&self, before: &[u32], out: &mut Vec<Flat>) -> Result<Vec<u32>> {
+    fn flatten_into(&self, before: &[Dependency], out: &mut Vec<Flat>) -> Result<Vec<u32>> {
         let nodes = self.nodes.lock().clone();
         let mut followers: Vec<Vec<u32>> = vec![Vec::new(); nodes.len()];
         let mut waits: Vec<usize> = vec![0; nodes.len()];
@@ -656,11 +656,11 @@ impl Graph {
             let Some(Some(node)) = nodes.get(number as usize) else {
                 continue;
             };
-            let mut after: Vec<u32> = node
-                .after
-                .iter()
-                .filter_map(|before| places.get(&before.node).copied())
-                .collect();
+            let placed = |before: &Dependency| {
+                let node = *places.get(&before.node)?;
+                Some(Dependency { node, ..*before })
+            };
+            let mut after: Vec<Dependency> = node.after.iter().filter_map(placed).collect();
             if after.is_empty() {
                 after = before.to_vec();
             }
@@ -668,11 +668,13 @@ impl Graph {
             if let Work::Child(child) = &node.work {
                 let inner = child.flatten_into(&after, out)?;
                 if !inner.is_empty() {
-                    after = inner;
+                    after = inner.into_iter().map(Dependency::from).collect();
                 }
                 work = Work::Empty;
             }
-            let place = u32::try_from(out.len()).map_err(|_| Status::OUT_OF_MEMORY)?;
+            let place = u32::try_from(out.len()).ok();
+            let place = place.filter(|place| *place < Dependency::NODES);
+            let place = place.ok_or(Status::OUT_OF_MEMORY)?;
             let name = self.name(number as usize);
             out.push(Flat {
                 name,
@@ -713,7 +715,7 @@ impl Graph {
         let nodes = flat.iter().map(|node| {
             Some(Node {
                 work: node.work.clone(),
-                after: node.after.iter().copied().map(Dependency::from).collect(),
+                after: node.after.clone(),
             })
         });
         Self::with(nodes.collect(), 0, Owner::Node, held)

@@ -51,7 +51,8 @@ fn children_are_dissolved_in_order() {
         .into_iter()
         .map(|flat| flat.after)
         .collect();
-    assert_eq!(after, [vec![], vec![0], vec![1], vec![2], vec![3]]);
+    let only = |node: u32| vec![Dependency::from(node)];
+    assert_eq!(after, [vec![], only(0), only(1), only(2), only(3)]);
     let clone = graph.duplicate().unwrap();
     let found = clone.find_in_clone(graph.name(2)).unwrap();
     assert_eq!((found.graph, found.number), (clone.id(), 2));

@@ -11,8 +11,8 @@ use paragpu_abi::{
     CUcontext, CUdevResource, CUdevResourceDesc, CUdevice, CUdeviceptr, CUevent, CUfunction,
     CUgraph, CUgraphExec, CUgraphNode, CUgreenCtx, CUhostFn, CUlaunchConfig, CUlinkState,
     CUmemAllocationProp, CUmipmappedArray, CUmodule, CUresult, CUstream, CUstreamBatchMemOpParams,
-    CUsurfObject, CUtensorMap, CUtexObject, CUuuid, cudaGraphNodeParams, cudaHostNodeParams,
-    cudaLaunchAttributeValue, cudaMemAccessDesc, cudaMemsetParams,
+    CUsurfObject, CUtensorMap, CUtexObject, CUuuid, cudaGraphEdgeData, cudaGraphNodeParams,
+    cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemAccessDesc, cudaMemsetParams,
 };
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;

@@ -4,10 +4,11 @@ use core::ffi::c_void;
 use std::ptr;
 
 use paragpu_abi::{
-    CUDA_CONDITIONAL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, cudaGraphNodeParams,
-    cudaHostNodeParams, cudaMemsetParams,
+    CUDA_CONDITIONAL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, cudaGraphEdgeData,
+    cudaGraphNodeParams, cudaHostNodeParams, cudaMemsetParams,
 };
 use paragpu_device::{Conditional, ConditionalKind, HostFunction, Launch, Result, Work};
+use paragpu_protocol::edge::{Dependency, Edge};
 use paragpu_protocol::status::Status;
 
 use super::context::Context;
@@ -17,6 +18,9 @@ use super::launch::attributes_of;
 use super::memory::Span;
 use super::resources::{Resolved, Stream};
 use super::stream_memory::Records;
+
+/// The first compute capability, times ten, of which kernels may begin before the end of others.
+const FIRST_EARLY: u32 = 90;
 
 /// A CUgraph, its executable graph, and the data that its nodes point to.
 #[derive(Debug)]
@@ -198,12 +202,19 @@ impl Context {
         graph: &mut Graph,
         body: Option<usize>,
         (work, found): (&Work<'_>, &Resolved<'_>),
-        after: &[u32],
+        after: &[Dependency],
     ) -> Result<()> {
-        let before: Vec<*mut c_void> = after
-            .iter()
-            .map(|&number| graph.node(number))
-            .collect::<Result<_>>()?;
+        // Before Hopper, kernels do not begin before the end of others.
+        let begins_early = self.architecture() >= Some(FIRST_EARLY);
+        let is_early = |edge| begins_early && edge != Edge::Full;
+        let (mut before, mut early) = (Vec::with_capacity(after.len()), Vec::new());
+        for dependency in after {
+            let node = graph.node(dependency.node)?;
+            match is_early(dependency.edge) {
+                true => early.push((node, dependency.edge)),
+                false => before.push(node),
+            }
+        }
         let mut extra = Extra::new();
         let mut record = self.record(graph, work, found, &mut extra)?;
         let d = &self.driver;
@@ -237,6 +248,17 @@ impl Context {
             }
         })?;
         graph.nodes.push(node as usize);
+        for (from, edge) in early {
+            let (from_port, r#type) = edge.numbers();
+            let edge = cudaGraphEdgeData {
+                from_port,
+                to_port: 0,
+                r#type,
+                reserved: [0; 5],
+            };
+            // SAFETY: the graph and both nodes are alive; one edge.
+            check(unsafe { (d.cuGraphAddDependencies_v2)(into, &from, &node, &edge, 1) })?;
+        }
         if let (Record::Conditional(made), Work::Conditional(conditional)) = (&record, work) {
             graph.take_bodies(made, conditional.bodies.len())?;
         }

@@ -536,7 +536,7 @@ ret; }",
     };
     let node = |work, after: &[u32]| GraphNode {
         work,
-        after: after.to_vec(),
+        after: after.iter().copied().map(Into::into).collect(),
     };
     // Setting a value that no graph has, has no effect.
     let nodes = vec![

@@ -588,7 +588,11 @@ impl GraphDevice for TestDevice {
     fn graph_create(&mut self, nodes: Vec<GraphNode>) -> Result<GraphId> {
         let mut state = self.enter("graph_create")?;
         for (number, node) in nodes.iter().enumerate() {
-            if node.after.iter().any(|&before| before as usize >= number) {
+            if node
+                .after
+                .iter()
+                .any(|before| before.node as usize >= number)
+            {
                 return Err(Status::INVALID_VALUE.into());
             }
         }

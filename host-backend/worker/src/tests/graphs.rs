@@ -197,3 +197,18 @@ fn invalid_nodes_are_refused() {
         guest.goodbye();
     }
 }
+
+#[test]
+fn edges_of_an_unknown_kind_are_refused() {
+    let mut guest = Guest::new();
+    let base = guest.regions.arena;
+    for (kind, is_known) in [(0, true), (3, true), (4, false), (15, false)] {
+        let mut nodes = node(&fill(base, 1), &[]);
+        nodes.extend(node(&fill(base, 2), &[kind << 28]));
+        let begun = begin(&mut guest, &nodes, 2);
+        assert_eq!(begun.is_ok(), is_known, "{kind}: {begun:?}");
+        if is_known {
+            guest.post(&GraphDestroy { graph: GRAPH });
+        }
+    }
+}
