@@ -133,9 +133,11 @@ impl Replies {
         }
     }
 
-    /// Sends new kernel output. Returns whether there was some.
+    /// Sends new kernel output. Returns whether a thread whose wait is over must ask, so that it
+    /// reads what was sent.
     pub(crate) fn forward_output(&mut self, gpu: &mut Gpu) -> Result<bool, SessionEnd> {
-        self.printing.forward(gpu, &mut self.link)
+        self.printing.forward(gpu, &mut self.link)?;
+        Ok(self.link.has_unread_output())
     }
 }
 

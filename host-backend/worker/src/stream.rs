@@ -86,7 +86,7 @@ impl Objects {
             copies.tokens.signal(call.token, !has_printed);
             return Ok(Progress::Now);
         }
-        let may_print = replies.printing.may_print();
+        let may_print = replies.printing.may_print() || replies.link.has_unread_output();
         let streams = &mut self.streams;
         let id = streams.id(call.stream)?;
         let tokens = &mut copies.tokens;

@@ -74,6 +74,9 @@ pub(crate) struct Link {
     /// Replies are encoded here.
     buffer: Vec<u8>,
     unflushed: bool,
+    /// Kernel output was sent, and no reply since. A thread of the guest reads the frames before
+    /// its reply, but none if a word ends its wait.
+    has_unread_output: bool,
     /// Kept frames may refer to device memory.
     lends_device_memory: bool,
     latencies: Latencies,
@@ -95,6 +98,7 @@ impl Link {
             executed: Arc::new(AtomicU64::new(0)),
             buffer: Vec::with_capacity(4096),
             unflushed: false,
+            has_unread_output: false,
             lends_device_memory: false,
             latencies: Latencies {
                 counted: latency,
@@ -190,9 +194,22 @@ impl Link {
             .try_send(kind, 0, Some(self.executed()), payload);
     }
 
+    /// Sends kernel output.
+    pub(crate) fn send_output(&mut self, bytes: &[u8]) -> Result<(), SessionEnd> {
+        self.has_unread_output = true;
+        let standard_output = 1_u32.to_le_bytes();
+        self.send(Control::Output.kind(), 0, &[&standard_output, bytes])
+    }
+
+    /// Whether the guest may have kernel output that none of its threads has read.
+    pub(crate) fn has_unread_output(&self) -> bool {
+        self.has_unread_output
+    }
+
     /// Sends a reply.
     pub(crate) fn send_reply(&mut self, at: At, payload: &[&[u8]]) -> Result<(), SessionEnd> {
         self.ends(at.slot);
+        self.has_unread_output = false;
         let length: usize = payload.iter().map(|part| part.len()).sum();
         if length > MAX_PAYLOAD {
             let mut out = Vec::new();

@@ -6,7 +6,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use paragpu_device::StreamId;
-use paragpu_protocol::frame::Control;
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags};
 
 use super::code_search::{MayPrint, Prints};
@@ -126,10 +125,10 @@ impl Printing {
         !self.unread.is_empty()
     }
 
-    /// Sends new output. Returns whether there was some.
-    pub(crate) fn forward(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<bool, SessionEnd> {
+    /// Sends new output.
+    pub(crate) fn forward(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), SessionEnd> {
         if !self.may_print() {
-            return Ok(false);
+            return Ok(());
         }
         // Of a stream that is idle now, or gone, all output is read below.
         self.unread
@@ -137,30 +136,27 @@ impl Printing {
         self.forward_all(gpu, link)
     }
 
-    /// Sends all output, including that of a failed assert. Returns whether there was some.
+    /// Sends all output, including that of a failed assert.
     pub(crate) fn forward_all(
         &mut self,
         gpu: &mut Gpu,
         link: &mut Link,
-    ) -> Result<bool, SessionEnd> {
+    ) -> Result<(), SessionEnd> {
         let Some(output) = &mut self.output else {
-            return Ok(false);
+            return Ok(());
         };
-        let mut any = false;
         // The device failed; the call itself reports that.
         let _ = gpu.flush_output();
         loop {
             let bytes = match output.next() {
-                Ok([]) => return Ok(any),
+                Ok([]) => return Ok(()),
                 Ok(bytes) => bytes,
                 Err(error) => {
                     tracing::error!(%error, "cannot read what kernels printed");
-                    return Ok(any);
+                    return Ok(());
                 }
             };
-            any = true;
-            let standard_output = 1_u32.to_le_bytes();
-            link.send(Control::Output.kind(), 0, &[&standard_output, bytes])?;
+            link.send_output(bytes)?;
         }
     }
 }
