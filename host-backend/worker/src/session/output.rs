@@ -137,11 +137,7 @@ impl Printing {
     }
 
     /// Sends all output, including that of a failed assert.
-    pub(crate) fn forward_all(
-        &mut self,
-        gpu: &mut Gpu,
-        link: &mut Link,
-    ) -> Result<(), SessionEnd> {
+    pub(crate) fn forward_all(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), SessionEnd> {
         let Some(output) = &mut self.output else {
             return Ok(());
         };
