@@ -86,11 +86,11 @@ impl Objects {
             copies.tokens.signal(call.token, !has_printed);
             return Ok(Progress::Now);
         }
-        let may_print = replies.printing.may_print() || replies.link.has_unread_output();
+        let may_have_output = replies.printing.may_print() || replies.link.has_unread_output();
         let streams = &mut self.streams;
         let id = streams.id(call.stream)?;
         let tokens = &mut copies.tokens;
-        let is_alone = streams.is_alone(call.stream) && !may_print;
+        let is_alone = streams.is_alone(call.stream) && !may_have_output;
         if is_alone && tokens.clear_behind(gpu, id, call.token)? {
             replies.completion.leave_to_device(replies.link.executed());
             return Ok(Progress::Now);

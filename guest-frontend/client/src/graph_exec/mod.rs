@@ -22,7 +22,7 @@ use crate::device_graph::{DeviceGraph, check_memory};
 pub use crate::device_graph::{KernelChange, Refusal};
 use crate::error::Result;
 use crate::event::{DISABLE_TIMING, Event};
-use crate::objects::edge::Dependency;
+use crate::objects::edge::renumbered;
 use crate::objects::graph::{Flat, Graph, NodeName, Work};
 use crate::objects::stream::{NON_BLOCKING, Stream};
 use partition::{Segment, partition};
@@ -105,13 +105,9 @@ fn select(flat: &[Flat], nodes: &[usize]) -> Vec<Flat> {
         .filter_map(|(node, place)| Some((u32::try_from(*node).ok()?, place)))
         .collect();
     let chosen = nodes.iter().filter_map(|node| flat.get(*node));
-    let placed = |before: &Dependency| {
-        let node = *places.get(&before.node)?;
-        Some(Dependency { node, ..*before })
-    };
     chosen
         .map(|node| Flat {
-            after: node.after.iter().filter_map(placed).collect(),
+            after: renumbered(&node.after, &places),
             ..node.clone()
         })
         .collect()

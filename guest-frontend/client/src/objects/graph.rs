@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::error::Result;
 use crate::objects::array::ArrayLevel;
 use crate::objects::condition::{Condition, ConditionalKind};
-use crate::objects::edge::Dependency;
+use crate::objects::edge::{Dependency, renumbered};
 use crate::objects::event::Event;
 use crate::objects::function::Function;
 use crate::objects::graph_memory::GraphMemory;
@@ -656,11 +656,7 @@ impl Graph {
             let Some(Some(node)) = nodes.get(number as usize) else {
                 continue;
             };
-            let placed = |before: &Dependency| {
-                let node = *places.get(&before.node)?;
-                Some(Dependency { node, ..*before })
-            };
-            let mut after: Vec<Dependency> = node.after.iter().filter_map(placed).collect();
+            let mut after = renumbered(&node.after, &places);
             if after.is_empty() {
                 after = before.to_vec();
             }
