@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// Walks a fat binary, and unpacks and decodes the PTX in it.
 pub fn fuzz_fatbin(data: &[u8]) {
     let _ = fatbin::entries(data);
-    let _ = fatbin::may_name(data, &["vprintf"], Some(90), 1 << 20);
+    let _ = fatbin::callers(data, "vprintf", Some(90), 1 << 20);
     let _ = fatbin::search(data, &["malloc"], Some(90), 1 << 20);
     if let Ok(text) = fatbin::ptx_of(data, 90) {
         fuzz_ptx(text.as_bytes());

@@ -3,7 +3,7 @@
 //! A fat binary is a container of entries, one per form of the same code (PTX text, machine
 //! code, link-time intermediate code), each possibly compressed. The software GPU uses the
 //! PTX entry with the highest architecture that it can claim ([`ptx_of`]). A worker needs to
-//! know whether a module's code can print ([`may_name`]), and which variables a session that
+//! know which kernels of a module can print ([`callers`]), and which variables a session that
 //! moves must copy ([`search`]). The bytes come from the guest: every offset is checked,
 //! and decompression is bounded.
 
@@ -19,10 +19,12 @@
 )]
 #![forbid(unsafe_code)]
 
+mod callers;
 mod error;
 mod forms;
 mod variables;
 
+pub use callers::{Callers, callers};
 pub use error::ImageError;
 pub use forms::{Form, Forms, forms};
 pub use variables::{Found, search};
@@ -234,7 +236,7 @@ pub struct Unpacked {
 }
 
 /// The decompressed size of an image's code, as its headers declare it; `arch` as for
-/// [`may_name`]. Code that is larger than declared is refused when it is decompressed. An
+/// [`callers`](callers()). Code that is larger than declared is refused when it is decompressed. An
 /// image that is neither a container nor machine code is text.
 ///
 /// # Errors
@@ -312,20 +314,6 @@ fn code(
                 Ok(form)
             }))
         }))
-}
-
-/// Whether code of the image may refer to one of `symbols`. `arch` is the compute
-/// capability, times ten, of the device that loads it: code that it cannot run is
-/// left out. `None` searches all.
-///
-/// Both PTX and machine code name the functions that they call without defining them. Also
-/// true if that is unknown, because the image is corrupt or larger than `most` bytes when
-/// decompressed.
-#[must_use]
-pub fn may_name(image: &[u8], symbols: &[&str], arch: Option<u32>, most: u64) -> bool {
-    code(image, arch, most).map_or(true, |mut forms| {
-        forms.any(|form| form.map_or(true, |form| names(&form, symbols)))
-    })
 }
 
 fn names(bytes: &[u8], symbols: &[&str]) -> bool {

@@ -14,11 +14,11 @@ pub struct Found {
     /// Names of all variables that the code defines or refers to: `__device__`, `__constant__` and string literals
     /// alike, mangled as in the image. What is not a variable of the form that the device runs may be among them.
     pub variables: BTreeSet<String>,
-    /// Whether the code may refer to one of the symbols, as [`may_name`](crate::may_name) says it.
+    /// Whether the code may refer to one of the symbols: it names those that it leaves to the driver.
     pub symbols: bool,
 }
 
-/// Searches an image for its variables and for `symbols`. `arch` is as for [`may_name`](crate::may_name): a library
+/// Searches an image for its variables and for `symbols`. `arch` is as for [`callers`](crate::callers()): a library
 /// may have a gigabyte of code for eight architectures, and each is decompressed once.
 ///
 /// # Errors

@@ -61,45 +61,26 @@ fn packed(sm: u32, flags: u64) -> Vec<u8> {
 
 #[test]
 fn code_that_may_print_is_told_from_code_that_cannot() {
-    let named = |image: &[u8], most| fatbin::may_name(image, &["vprintf", ".entry"], None, most);
+    let may = |image: &[u8], symbol, arch, most| {
+        fatbin::callers(image, symbol, arch, most).may_include("k")
+    };
     for flags in [0, LZ4, ZSTD] {
         let image = container(&[packed(75, flags)]);
-        assert!(named(&image, 1 << 20));
-        assert!(!fatbin::may_name(&image, &["vprintf"], None, 1 << 20));
-        assert!(
-            fatbin::may_name(&image, &["vprintf"], None, 8),
-            "too large to tell"
-        );
-        assert!(fatbin::may_name(&image[..40], &["vprintf"], None, 1 << 20));
+        assert!(may(&image, ".entry", None, 1 << 20));
+        assert!(!may(&image, "vprintf", None, 1 << 20));
+        assert!(may(&image, "vprintf", None, 8), "too large to tell");
+        assert!(may(&image[..40], "vprintf", None, 1 << 20));
         // A second entry is checked, too.
         let elf = entry(2, 90, 0, b"\x7fELF vprintf", 0);
-        assert!(fatbin::may_name(
-            &container(&[packed(75, flags), elf]),
-            &["vprintf"],
-            None,
-            1 << 20
-        ));
+        let both = container(&[packed(75, flags), elf]);
+        assert!(may(&both, "vprintf", None, 1 << 20));
     }
-    assert!(fatbin::may_name(
-        b"\x7fELF...vprintf",
-        &["vprintf"],
-        None,
-        1 << 20
-    ));
-    assert!(!fatbin::may_name(
-        text().as_bytes(),
-        &["vprintf"],
-        None,
-        1 << 20
-    ));
+    assert!(may(b"\x7fELF...vprintf", "vprintf", None, 1 << 20));
+    assert!(!may(text().as_bytes(), "vprintf", None, 1 << 20));
     // Code that the device cannot run is skipped.
     let both = container(&[packed(75, LZ4), entry(2, 90, 0, b"\x7fELF vprintf", 0)]);
-    for (arch, may) in [(75, false), (86, false), (90, true), (100, false)] {
-        assert_eq!(
-            fatbin::may_name(&both, &["vprintf"], Some(arch), 1 << 20),
-            may,
-            "{arch}"
-        );
+    for (arch, prints) in [(75, false), (86, false), (90, true), (100, false)] {
+        assert_eq!(may(&both, "vprintf", Some(arch), 1 << 20), prints, "{arch}");
     }
 }
 

@@ -1,14 +1,15 @@
-//! Determines whether a module's kernels can print. Searching the code takes milliseconds
+//! Determines which of a module's kernels can print. Searching the code takes milliseconds
 //! per megabyte, so other threads do it, except for short code.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
+use paragpu_fatbin::Callers;
 use parking_lot::Mutex;
 
-/// The functions that printing code calls. A failed assert prints too; that output is
+/// The function that printing code calls. A failed assert prints too; that output is
 /// read when the device has failed.
-const PRINTING: [&str; 1] = ["vprintf"];
+const PRINTING: &str = "vprintf";
 /// Maximum number of bytes of decompressed code to search; a larger module counts
 /// as printing.
 const MAX_BYTES: u64 = 16 << 20;
@@ -64,7 +65,7 @@ fn search() {
 
 /// The result for a module's code.
 #[derive(Debug, Default)]
-pub(crate) struct CodeSearch(OnceLock<bool>);
+pub(crate) struct CodeSearch(OnceLock<Callers>);
 
 impl CodeSearch {
     /// Begins to search an image loaded by a device of compute capability `arch`, times
@@ -82,7 +83,7 @@ impl CodeSearch {
             drop(searches);
             job.run();
         } else if searches.queue.len() >= MAX_QUEUED {
-            let _ = found.0.set(true);
+            let _ = found.0.set(Callers::Any);
         } else {
             searches.queue.push_back(job);
             if searches.threads < MAX_THREADS {
@@ -101,8 +102,37 @@ impl CodeSearch {
     }
 
     fn look(&self, image: &[u8], arch: Option<u32>) {
-        let prints = paragpu_fatbin::may_name(image, &PRINTING, arch, MAX_BYTES);
-        let _ = self.0.set(prints);
+        let printing = paragpu_fatbin::callers(image, PRINTING, arch, MAX_BYTES);
+        let _ = self.0.set(printing);
+    }
+}
+
+/// The result for a kernel.
+#[derive(Debug)]
+pub(crate) struct KernelSearch {
+    /// Its name in the module.
+    name: Box<str>,
+    of_module: Arc<CodeSearch>,
+    prints: OnceLock<bool>,
+}
+
+impl KernelSearch {
+    /// For the module's kernel with this name.
+    pub(crate) fn new(of_module: &Arc<CodeSearch>, name: &str) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.into(),
+            of_module: Arc::clone(of_module),
+            prints: OnceLock::new(),
+        })
+    }
+
+    /// Whether it may print; `None` while the search is in progress.
+    fn prints(&self) -> Option<bool> {
+        if let Some(known) = self.prints.get() {
+            return Some(*known);
+        }
+        let prints = self.of_module.0.get()?.may_include(&self.name);
+        Some(*self.prints.get_or_init(|| prints))
     }
 }
 
@@ -115,13 +145,13 @@ pub(crate) enum Prints {
     /// It may.
     Yes,
     /// The search is in progress.
-    Sought(Arc<CodeSearch>),
+    Sought(Arc<KernelSearch>),
 }
 
 impl Prints {
     /// The result so far.
-    pub(crate) fn of(search: &Arc<CodeSearch>) -> Self {
-        match search.0.get() {
+    pub(crate) fn of(search: &Arc<KernelSearch>) -> Self {
+        match search.prints() {
             None => Self::Sought(Arc::clone(search)),
             Some(true) => Self::Yes,
             Some(false) => Self::No,
@@ -134,7 +164,7 @@ impl Prints {
 pub(crate) struct MayPrint {
     known: bool,
     /// Searches in progress, each once.
-    sought: Vec<Arc<CodeSearch>>,
+    sought: Vec<Arc<KernelSearch>>,
 }
 
 impl MayPrint {
@@ -187,13 +217,16 @@ mod tests {
         let image = |number: usize| format!("{}{number} call vprintf", " ".repeat(SHORT));
         let searches: Vec<_> = (0..4 * MAX_THREADS)
             .map(|number| CodeSearch::begin(Arc::new(image(number).into_bytes()), Some(90)))
+            .map(|module| KernelSearch::new(&module, "kernel"))
             .collect();
         let mut all = MayPrint::default();
         for search in searches.iter().chain(&searches) {
             all.add(Prints::of(search));
             assert!(all.now());
         }
-        assert!(searches.iter().all(|search| *search.0.wait()));
+        for search in &searches {
+            assert!(search.of_module.0.wait().may_include("kernel"));
+        }
         assert!(all.now());
     }
 
@@ -203,8 +236,8 @@ mod tests {
             for spaces in [0, SHORT + 1] {
                 let image = format!("{}{code}", " ".repeat(spaces)).into_bytes();
                 let search = CodeSearch::begin(Arc::new(image), Some(90));
-                assert_eq!(*search.0.wait(), prints);
-                let known = Prints::of(&search);
+                assert_eq!(search.0.wait().may_include("kernel"), prints);
+                let known = Prints::of(&KernelSearch::new(&search, "kernel"));
                 assert!(matches!(
                     (known, prints),
                     (Prints::Yes, true) | (Prints::No, false)
@@ -212,6 +245,16 @@ mod tests {
             }
         }
         let huge = vec![b' '; MAX_BYTES as usize + 1];
-        assert!(*CodeSearch::begin(Arc::new(huge), None).0.wait());
+        let search = CodeSearch::begin(Arc::new(huge), None);
+        assert_eq!(*search.0.wait(), Callers::Any);
+    }
+
+    #[test]
+    fn kernels_of_a_module_differ() {
+        let search = CodeSearch(Callers::Only(["says".to_owned()].into()).into());
+        let search = Arc::new(search);
+        let [says, keeps] = ["says", "keeps"].map(|name| KernelSearch::new(&search, name));
+        assert!(matches!(Prints::of(&says), Prints::Yes));
+        assert!(matches!(Prints::of(&keeps), Prints::No));
     }
 }

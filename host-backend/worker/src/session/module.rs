@@ -10,7 +10,7 @@ use paragpu_protocol::table::{
 };
 use paragpu_protocol::types::{GlobalInfo, LinkInput, pairs};
 
-use super::code_search::{CodeSearch, Prints};
+use super::code_search::{CodeSearch, KernelSearch, Prints};
 use super::gpu::Gpu;
 use super::host_account::{Charge, HostAccount};
 use super::memory::DeviceMemory;
@@ -25,7 +25,7 @@ const MAX_LOG: usize = 64 * 1024;
 #[derive(Debug)]
 struct Module {
     id: ModuleId,
-    /// Whether its kernels may print.
+    /// Which of its kernels may print.
     search: Arc<CodeSearch>,
     /// Bytes of its variables, charged as device memory.
     variables: u64,
@@ -77,7 +77,7 @@ fn truncate(log: &mut String) {
 pub(crate) struct Kernel {
     pub(crate) id: FunctionId,
     /// Whether it may print.
-    search: Arc<CodeSearch>,
+    search: Arc<KernelSearch>,
     /// Handle of its module.
     module: u64,
     /// The host memory charged for its name and handle.
@@ -252,7 +252,7 @@ impl Modules {
         let function = gpu.module_function(module.id, call.name.0)?;
         let kernel = Kernel {
             id: function.id,
-            search: Arc::clone(&module.search),
+            search: KernelSearch::new(&module.search, call.name.0),
             module: call.module.0,
             _held: held,
         };
