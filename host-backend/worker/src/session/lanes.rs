@@ -38,9 +38,9 @@ use crate::sys::words;
 
 /// Maximum number of lanes.
 const MAX_LANES: usize = 8;
-/// Processors that neither lanes nor the program's threads count on. On 16, six lanes submit as
-/// much as seven, with a shorter tail, and eight submit less.
-const SPARE: usize = 3;
+/// Processors that neither lanes nor the program's threads count on. On 16, seven lanes submit as
+/// much as a native program's eight threads, six 0.97 of that with a longer tail, and eight less.
+const SPARE: usize = 2;
 /// Number of strands.
 const STRANDS: usize = 16;
 /// Jobs that may be known as given before those among them that are submitted are looked for.
