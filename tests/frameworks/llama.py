@@ -58,13 +58,19 @@ def output_of(command, environment):
 
 
 def rates(model, environment):
-    """Tokens a second of prompts and of generation."""
-    said = output_of(program("llama-bench", "-m", model, "-ngl", "99", "-p", "512", "-n", "128", "-r", "3", "-o", "json"), environment)
-    return {"prompt" if row["n_prompt"] else "generation": row["avg_ts"] for row in json.loads(said)}
+    """Tokens a second of prompts and of generation: with as many threads as llama.cpp chooses, one for each
+    processor, which spin between tokens; and with half as many, which leave processors to others."""
+    found = {}
+    for name, options in (("", []), ("_half_threads", ["-t", str(max(1, len(os.sched_getaffinity(0)) // 2))])):
+        command = program("llama-bench", "-m", model, "-ngl", "99", "-p", "512", "-n", "128", "-r", "5", "-o", "json", *options)
+        for row in json.loads(output_of(command, environment)):
+            found[("prompt" if row["n_prompt"] else "generation") + name] = statistics.median(row["samples_ts"])
+    return found
 
 
 def rows(model, ways, rounds):
-    """Rates of all ways in turns."""
+    """Rates of all ways in turns: medians of the repetitions of a process, of which the first is slow
+    natively, too."""
     pairs = {}
     for turn in range(rounds):
         taken = {way: rates(model, ways[way]) for way in sorted(ways, reverse=turn % 2 == 1)}
