@@ -66,30 +66,33 @@ class Qmp:
             self.events.append(self.read())
 
 
-def occupy_descriptors(qmp):
-    """Keeps QEMU from using again the descriptor numbers that it just closed.
-
-    Without KVM, QEMU goes on polling the number of the interrupt's eventfd
-    after the device is gone, and crashes when whatever gets that number is
-    readable. Eventfds that nobody rings never are.
-    """
-    for _ in range(OCCUPIED):
+def occupy_descriptors(qmp, count):
+    """Has QEMU open so many descriptors, the lowest that are free; their sets, by which
+    they are freed again. They are eventfds that nobody rings."""
+    sets = []
+    for _ in range(count):
         eventfd = os.eventfd(0)
         passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [eventfd]))]
         message = json.dumps({"execute": "add-fd"}).encode()
         qmp.socket.sendmsg([message], passed)
-        qmp.answer("add-fd")
+        sets.append(qmp.answer("add-fd")["fdset-id"])
         os.close(eventfd)
+    return sets
 
 
 def unplug(qmp, protocol):
-    """Takes the device out; the guest has let go of it then."""
+    """Takes the device out; the guest has let go of it then.
+
+    Without KVM, QEMU goes on polling the number of the interrupt's eventfd after the
+    device is gone, and crashes when whatever gets that number is readable. Descriptors
+    that nobody rings get it, if `plug` has left lower ones for all else meanwhile.
+    """
     qmp.events.clear()
     qmp.do("device_del", id="device")
     qmp.wait_for("DEVICE_DELETED", device="device")
     if protocol == "ivshmem":
         qmp.do("chardev-remove", id="paragpu")
-        occupy_descriptors(qmp)
+        occupy_descriptors(qmp, 2 * OCCUPIED)
 
 
 def plug(qmp, protocol, device_socket):
@@ -100,6 +103,7 @@ def plug(qmp, protocol, device_socket):
         return
     address = {"type": "unix", "data": {"path": device_socket}}
     backend = {"type": "socket", "data": {"addr": address, "server": False}}
+    lower = occupy_descriptors(qmp, OCCUPIED)
     qmp.do("chardev-add", id="paragpu", backend=backend)
     qmp.do(
         "device_add",
@@ -109,3 +113,5 @@ def plug(qmp, protocol, device_socket):
         chardev="paragpu",
         vectors=1,
     )
+    for number in lower:
+        qmp.do("remove-fd", **{"fdset-id": number})
