@@ -54,6 +54,17 @@ fn compile(nvcc: &Path, folder: &Path, architecture: &str, arguments: &[&str]) {
     assert!(status.unwrap().success(), "{architecture}: {arguments:?}");
 }
 
+/// Reads the image with bytes changed in many places, and cut off there.
+fn survives_damage(image: &[u8]) {
+    let mut damaged = image.to_vec();
+    for at in (0..image.len()).step_by(11) {
+        let byte = std::mem::replace(&mut damaged[at], !image[at]);
+        let _ = callers(&damaged, "vprintf", None, 1 << 20);
+        let _ = callers(&image[..at], "vprintf", None, 1 << 20);
+        damaged[at] = byte;
+    }
+}
+
 #[test]
 fn kernels_that_print_are_told_from_others() {
     let Some(nvcc) = nvcc() else {
@@ -91,6 +102,7 @@ fn kernels_that_print_are_told_from_others() {
         for kernel in OTHERS {
             assert!(!found.may_include(kernel), "{architecture}: {kernel}");
         }
+        survives_damage(&image);
     }
 }
 
