@@ -1,12 +1,10 @@
 //! Which functions of an image may call one that the driver provides.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
-use object::Endianness;
-use object::elf::{FileHeader64, SHN_UNDEF, SHT_SYMTAB, STT_FUNC};
-use object::read::elf::{FileHeader as _, SectionHeader as _, Sym as _, SymbolTable};
+use object::elf::STT_FUNC;
 
-use super::{ELF_MAGIC, code, names, u32_at};
+use super::{ELF_MAGIC, code, machine_code, names, u32_at};
 
 /// Functions that the driver provides and that start no kernel (PTX Writer's Guide to
 /// Interoperability, System Calls).
@@ -70,39 +68,27 @@ fn in_form(form: &[u8], symbol: &str) -> Option<BTreeSet<String>> {
 }
 
 fn in_machine_code(file: &[u8], symbol: &str) -> Option<BTreeSet<String>> {
-    let header = FileHeader64::<Endianness>::parse(file).ok()?;
-    let endian = header.endian().ok()?;
-    let sections = header.sections(endian, file).ok()?;
-    let (_, graph) = sections.section_by_name(endian, CALL_GRAPH)?;
-    let calls = Calls::read(graph.data(endian, file).ok()?)?;
-    let symbols = sections.symbols(endian, file, SHT_SYMTAB).ok()?;
+    let code = machine_code::read(file, Some(CALL_GRAPH)).ok()?;
+    let calls = Calls::read(code.section?)?;
     let mut reached = BTreeSet::new();
-    for (index, function) in symbols.enumerate() {
-        let is_external = function.st_type() == STT_FUNC && function.st_shndx(endian) == SHN_UNDEF;
-        let name = function.name(endian, symbols.strings()).ok()?;
-        let index = u32::try_from(index.0).ok()?;
-        if is_external && !PASSIVE.iter().any(|passive| passive.as_bytes() == name) {
+    for (index, function) in (0..).zip(&code.symbols) {
+        let is_external = function.kind == STT_FUNC && !function.is_defined;
+        if is_external
+            && !PASSIVE
+                .iter()
+                .any(|passive| passive.as_bytes() == function.name)
+        {
             reached.insert(index);
         }
         // Otherwise it is named in a way that is not known here.
-        if name == symbol.as_bytes() && !(is_external && calls.mentions(index)) {
+        if function.name == symbol.as_bytes() && !(is_external && calls.mentions(index)) {
             return None;
         }
     }
     calls.spread(&mut reached);
-    names_of(&symbols, endian, &reached)
-}
-
-fn names_of(
-    symbols: &SymbolTable<'_, FileHeader64<Endianness>>,
-    endian: Endianness,
-    functions: &BTreeSet<u32>,
-) -> Option<BTreeSet<String>> {
-    let named = functions.iter().map(|index| {
-        let index = object::SymbolIndex(usize::try_from(*index).ok()?);
-        let symbol = symbols.symbol(index).ok()?;
-        let name = symbol.name(endian, symbols.strings()).ok()?;
-        Some(String::from_utf8_lossy(name).into_owned())
+    let named = reached.iter().map(|index| {
+        let function = code.symbols.get(usize::try_from(*index).ok()?)?;
+        Some(String::from_utf8_lossy(function.name).into_owned())
     });
     named.collect()
 }
@@ -110,8 +96,8 @@ fn names_of(
 /// The calls of a form. Functions are numbers of symbols.
 #[derive(Debug, Default)]
 struct Calls {
-    /// The functions that call each directly, and the kernels that launch it.
-    callers: HashMap<u32, Vec<u32>>,
+    /// Callee and caller, or a kernel and one that launches it, sorted.
+    direct: Vec<(u32, u32)>,
     /// Functions whose address is taken.
     pointed_to: HashSet<u32>,
     /// Functions that call by address.
@@ -122,15 +108,14 @@ impl Calls {
     /// `None` if the section has other parts than those known.
     fn read(section: &[u8]) -> Option<Self> {
         let (words, rest) = section.as_chunks::<4>();
-        let words = words.iter().map(|bytes| u32::from_le_bytes(*bytes));
-        let words: Vec<u32> = words.collect();
         let (pairs, odd) = words.as_chunks::<2>();
         if !rest.is_empty() || !odd.is_empty() {
             return None;
         }
         let mut parts: [Vec<(u32, u32)>; 4] = Default::default();
         let mut part = 0_usize;
-        for &[first, second] in pairs {
+        for pair in pairs {
+            let [first, second] = pair.map(u32::from_le_bytes);
             // The next part's head: (0, -1), (0, -2), …
             let next = u32::try_from(part).ok()?;
             if first == 0 && second == !next {
@@ -145,20 +130,29 @@ impl Calls {
         // Of the second and third part, the other word is a number for the function's type. The
         // last has kernels and those that they launch.
         let [direct, pointed_to, by_address, launches] = parts;
-        let mut callers = HashMap::<u32, Vec<u32>>::new();
-        for (caller, callee) in direct.into_iter().chain(launches) {
-            callers.entry(callee).or_default().push(caller);
-        }
+        let calls = direct.into_iter().chain(launches);
+        let mut direct: Vec<_> = calls.map(|(caller, callee)| (callee, caller)).collect();
+        direct.sort_unstable();
         Some(Self {
-            callers,
+            direct,
             pointed_to: pointed_to.iter().map(|(function, _)| *function).collect(),
             by_address: by_address.iter().map(|(function, _)| *function).collect(),
         })
     }
 
+    /// The direct callers of a function.
+    fn callers(&self, function: u32) -> impl Iterator<Item = u32> {
+        let first = self
+            .direct
+            .partition_point(|(callee, _)| *callee < function);
+        let from = self.direct.iter().skip(first);
+        from.take_while(move |(callee, _)| *callee == function)
+            .map(|(_, caller)| *caller)
+    }
+
     /// Whether a function is called, or its address taken.
     fn mentions(&self, function: u32) -> bool {
-        self.callers.contains_key(&function) || self.pointed_to.contains(&function)
+        self.callers(function).next().is_some() || self.pointed_to.contains(&function)
     }
 
     /// Adds all functions that may call one of `reached`.
@@ -166,8 +160,7 @@ impl Calls {
         let mut next: Vec<u32> = reached.iter().copied().collect();
         let mut by_address = self.by_address.as_slice();
         while let Some(function) = next.pop() {
-            let direct = self.callers.get(&function).into_iter().flatten();
-            let mut callers: Vec<u32> = direct.copied().collect();
+            let mut callers: Vec<u32> = self.callers(function).collect();
             if self.pointed_to.contains(&function) {
                 callers.extend(std::mem::take(&mut by_address));
             }

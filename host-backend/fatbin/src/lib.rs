@@ -22,6 +22,7 @@
 mod callers;
 mod error;
 mod forms;
+mod machine_code;
 mod variables;
 
 pub use callers::{Callers, callers};

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use object::Endianness;
-use object::elf::{FileHeader64, SHN_UNDEF, SHT_SYMTAB, STT_OBJECT};
-use object::read::elf::{FileHeader as _, Sym as _};
+use object::elf::STT_OBJECT;
 
-use super::{ELF_MAGIC, ImageError, code, names, u32_at};
+use super::{ELF_MAGIC, ImageError, code, machine_code, names, u32_at};
 
 /// What a search of an image's code found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -53,22 +51,13 @@ fn of_form(form: &[u8], names: &mut BTreeSet<String>) -> Result<(), ImageError> 
     }
 }
 
-/// The data objects of an ELF file (System V ABI, Symbol Table).
+/// The data objects.
 fn of_machine_code(file: &[u8], names: &mut BTreeSet<String>) -> Result<(), ImageError> {
-    let corrupt = |_| ImageError::Truncated;
-    let header = FileHeader64::<Endianness>::parse(file).map_err(corrupt)?;
-    let endian = header.endian().map_err(corrupt)?;
-    let sections = header.sections(endian, file).map_err(corrupt)?;
-    let symbols = sections
-        .symbols(endian, file, SHT_SYMTAB)
-        .map_err(corrupt)?;
-    for symbol in symbols.iter() {
-        if symbol.st_type() != STT_OBJECT || symbol.st_shndx(endian) == SHN_UNDEF {
-            continue;
-        }
-        let name = symbol.name(endian, symbols.strings()).map_err(corrupt)?;
-        names.insert(String::from_utf8_lossy(name).into_owned());
-    }
+    let symbols = machine_code::read(file, None)?.symbols;
+    let objects = symbols
+        .iter()
+        .filter(|symbol| symbol.kind == STT_OBJECT && symbol.is_defined);
+    names.extend(objects.map(|symbol| String::from_utf8_lossy(symbol.name).into_owned()));
     Ok(())
 }
 

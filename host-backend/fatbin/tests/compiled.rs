@@ -44,14 +44,28 @@ fn nvcc() -> Option<PathBuf> {
     found
 }
 
-/// Compiles in `folder` for an architecture. The last argument names the result.
-fn compile(nvcc: &Path, folder: &Path, architecture: &str, arguments: &[&str]) {
-    let status = Command::new(nvcc)
-        .current_dir(folder)
-        .args(["-arch", architecture])
-        .args(arguments)
-        .status();
-    assert!(status.unwrap().success(), "{architecture}: {arguments:?}");
+/// Compiles sources for an architecture and links them, with the device runtime.
+fn linked(nvcc: &Path, architecture: &str, sources: &[&str]) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let status = Command::new(nvcc)
+            .current_dir(folder.path())
+            .args(["-arch", architecture])
+            .args(arguments)
+            .status();
+        assert!(status.unwrap().success(), "{architecture}: {arguments:?}");
+    };
+    let mut link = vec!["-dlink", "-cubin", "-lcudadevrt", "-o", "all.cubin"];
+    let objects: Vec<String> = (0..sources.len())
+        .map(|number| format!("{number}.o"))
+        .collect();
+    for (source, object) in sources.iter().zip(&objects) {
+        std::fs::write(folder.path().join("source.cu"), source).unwrap();
+        run(&["-rdc=true", "-c", "source.cu", "-o", object]);
+        link.push(object);
+    }
+    run(&link);
+    std::fs::read(folder.path().join("all.cubin")).unwrap()
 }
 
 /// Reads the image with bytes changed in many places, and cut off there.
@@ -70,30 +84,8 @@ fn kernels_that_print_are_told_from_others() {
     let Some(nvcc) = nvcc() else {
         return;
     };
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    std::fs::write(folder.join("kernels.cu"), KERNELS).unwrap();
-    std::fs::write(folder.join("elsewhere.cu"), ELSEWHERE).unwrap();
     for architecture in ["sm_75", "sm_90"] {
-        let compile = |arguments: &[&str]| compile(&nvcc, folder, architecture, arguments);
-        for part in ["kernels", "elsewhere"] {
-            compile(&[
-                "-rdc=true",
-                "-c",
-                &format!("{part}.cu"),
-                "-o",
-                &format!("{part}.o"),
-            ]);
-        }
-        compile(&[
-            "-dlink",
-            "-cubin",
-            "kernels.o",
-            "elsewhere.o",
-            "-o",
-            "all.cubin",
-        ]);
-        let image = std::fs::read(folder.join("all.cubin")).unwrap();
+        let image = linked(&nvcc, architecture, &[KERNELS, ELSEWHERE]);
         let found = callers(&image, "vprintf", None, 1 << 20);
         assert_ne!(found, Callers::Any, "{architecture}");
         for kernel in PRINTING {
@@ -112,35 +104,13 @@ fn kernels_that_launch_others_may_print() {
     let Some(nvcc) = nvcc() else {
         return;
     };
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
     let source = r#"
 #include <cstdio>
 __global__ void child() { printf("child\n"); }
 extern "C" __global__ void parent() { child<<<1, 1>>>(); }
 extern "C" __global__ void quiet(int *p) { *p = 1; }
 "#;
-    std::fs::write(folder.join("nested.cu"), source).unwrap();
-    compile(
-        &nvcc,
-        folder,
-        "sm_90",
-        &["-rdc=true", "-c", "nested.cu", "-o", "nested.o"],
-    );
-    compile(
-        &nvcc,
-        folder,
-        "sm_90",
-        &[
-            "-dlink",
-            "-cubin",
-            "nested.o",
-            "-lcudadevrt",
-            "-o",
-            "nested.cubin",
-        ],
-    );
-    let image = std::fs::read(folder.join("nested.cubin")).unwrap();
+    let image = linked(&nvcc, "sm_90", &[source]);
     let found = callers(&image, "vprintf", None, 1 << 24);
     assert!(found.may_include("parent") && found.may_include("_Z5childv"));
     assert!(!found.may_include("quiet"), "{found:?}");
