@@ -4,10 +4,12 @@ threads use it."""
 
 import os
 import tempfile
+import unittest
 
 import harness
 
 from .test_faults import end_with, eventually, start_program
+from .test_managed import can_migrate
 from .test_migration import answer, ask, only_session, rounds
 from .test_moves import TwoHosts, address, far, host, migrate, move
 
@@ -19,9 +21,9 @@ PROGRAMS = int(os.environ.get("PARAGPU_TEST_PARTINGS", "3"))
 class Windows(TwoHosts):
     """Programs that begin over shared memory."""
 
-    def program(self, daemon, name, *arguments):
-        """Starts another guest program over shared memory."""
-        return end_with(self, start_program(os.path.join(HERE, name), daemon, "shm", *arguments))
+    def program(self, daemon, name, *arguments, begins="shm"):
+        """Starts another guest program, over shared memory unless told otherwise."""
+        return end_with(self, start_program(os.path.join(HERE, name), daemon, begins, *arguments))
 
     def calls(self, two):
         """Calls executed by each session, wherever it is."""
@@ -62,6 +64,50 @@ class Windows(TwoHosts):
             self.arrived(self.two, self.one, "shm")
             guest.kill()
             eventually(lambda: self.one.sessions() == [], "its session is over")
+
+    def shadows(self, daemon):
+        """Bytes of the one session's memory of which the host keeps a copy."""
+        (session,) = daemon.sessions()
+        return session["shadow_memory"]
+
+    @unittest.skipUnless(can_migrate(), "this process may not use userfaultfd(2)")
+    def test_pinned_memory_joins_the_window_that_a_move_brings(self):
+        for communicator in ("tcp", "unix"):
+            guest = self.program(self.one, "pinned_program.py", begins=communicator)
+            rounds(guest, 3)
+            self.assertGreater(self.shadows(self.one), 0)
+            code, _, errors = move(self.one, f"unix://{self.two.socket}", "--communicator", "shm")
+            self.assertEqual(code, 0, errors + self.one.log() + self.two.log())
+            # Also what its threads pin later, and while they go on.
+            eventually(lambda: self.shadows(self.two) == 0, "nothing is copied any more")
+            rounds(guest, 8)
+            self.arrived(self.one, self.two, "shm")
+            # The window goes along, is left, and what it held remains right.
+            code, _, errors = move(self.two, f"unix://{self.one.socket}")
+            self.assertEqual(code, 0, errors + self.one.log() + self.two.log())
+            rounds(guest, 8)
+            self.assertEqual(self.shadows(self.one), 0)
+            for here, there, by in ((self.one, self.two, "tcp"), (self.two, self.one, "shm")):
+                code, _, errors = move(here, far(there), "--communicator", by)
+                self.assertEqual(code, 0, errors + here.log() + there.log())
+                rounds(guest, 8)
+                self.arrived(here, there, by)
+            guest.kill()
+            eventually(lambda: self.one.sessions() == [], "its session is over")
+
+    def test_what_began_without_a_window_goes_on_with_one(self):
+        guest = self.program(self.one, "kinds_program.py", begins="unix")
+        self.assertEqual(guest.stdout.readline(), "ready\n")
+        here, there = self.one, self.two
+        for to, communicator in ((f"unix://{self.two.socket}", "shm"), (far(self.one), "tcp"), (far(self.two), "shm")):
+            code, _, errors = move(here, to, "--communicator", communicator)
+            self.assertEqual(code, 0, errors + here.log() + there.log())
+            for _ in range(3):
+                self.assertEqual(answer(guest), "right", there.log())
+            self.arrived(here, there, communicator)
+            here, there = there, here
+        guest.stdin.close()
+        self.assertEqual(guest.wait(30), 0)
 
     def test_a_window_that_stays_while_the_calls_come_another_way(self):
         one, two = self.daemon(harness.Daemon), self.daemon(harness.Daemon)

@@ -274,6 +274,7 @@ class Session(unittest.TestCase):
             ("CopyRectFromDevice", {"source": (0, {"address": ARENA, "pitch": 2**63, "rows": 4}), "extent": (8, 8, 8), "stream": 0}),
             ("CopyRectFromDevice", {"source": (0, {"address": ARENA, "pitch": 8, "rows": 1}), "extent": (8, 2**62, 2**62), "stream": 0}),
             ("HostMap", {"offset": 4096, "size": 4096}),
+            ("ShadowJoin", {"address": 0x300000000000, "offset": 4096}),
         )
         for name, arguments in refused:
             with self.subTest(f"{name} {arguments}"):

@@ -46,6 +46,7 @@ CALLS = {
     0x010F: ("MemLeave", [("address", "u64")], ""),
     0x0116: ("PeerOffer", [], "PeerName"),
     0x0118: ("ShadowsChanged", [("after", "u32"), ("ranges", "Bytes")], "u32"),
+    0x0119: ("ShadowJoin", [("address", "u64"), ("offset", "u64")], ""),
     0x0117: ("PeerAsk", [("token", "u8x16")], "PeerAttributes"),
     0x0114: ("FileMap", [("address", "u64"), ("size", "u64"), ("offset", "u64"), ("file", "u64")], ""),
     0x0115: ("FileUnmap", [("address", "u64")], ""),

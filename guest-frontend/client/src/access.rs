@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::memory::DeviceMemory;
 use crate::objects::stream::Stream;
 use crate::shadow::{DeviceView, Shadows};
+use crate::staging::Staging;
 use crate::window::PinnedWindow;
 
 /// The memory that a session's calls may pass to the device.
@@ -96,6 +97,11 @@ impl Access {
     /// Whether the session has left its window.
     pub(crate) fn is_apart(&self) -> bool {
         self.window.is_left()
+    }
+
+    /// The staging slots, if the host shares them.
+    pub(crate) fn staging(&self) -> Option<&Staging> {
+        self.window.staging().filter(|_| !self.window.is_left())
     }
 
     /// Fetches the device's changes of shadows.

@@ -49,7 +49,6 @@ use crate::objects::stream::Stream;
 use crate::progress::Progress;
 use crate::shadow::Shadows;
 use crate::snapshot::Snapshot;
-use crate::staging::Staging;
 use crate::stream::Streams;
 use crate::sys::memory::Reservation;
 use crate::sys::process;
@@ -167,7 +166,6 @@ impl Session {
     ) -> Self {
         let handles = Arc::new(Handles::new());
         let progress = Arc::new(Progress::default());
-        let staging = window.as_ref().and_then(Staging::new).map(Arc::new);
         let window = Arc::new(PinnedWindow::new(window, &regions));
         let device = Arc::new(Device::new(Arc::clone(&link), ordinal));
         let shadows = Arc::new(Shadows::new(
@@ -200,7 +198,6 @@ impl Session {
             Arc::clone(&streams),
             Arc::clone(&shadows),
             window,
-            staging.clone(),
             &regions,
         ));
         let host_functions = Arc::new(HostFunctions::new(
@@ -227,7 +224,6 @@ impl Session {
             Arc::clone(&streams),
             Arc::clone(&access),
             Arc::clone(&host_functions),
-            staging,
             pinner,
         ));
         Self {

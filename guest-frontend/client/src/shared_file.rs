@@ -13,7 +13,8 @@ use parking_lot::{Mutex, RwLock};
 use crate::connection::Link;
 use crate::sys::shared_file;
 
-/// The registered ranges that are shared mappings of files.
+/// The pinned ranges that the host maps as well, at other addresses than the window's:
+/// registered shared mappings of files, and former shadows that joined the window.
 #[derive(Debug, Default)]
 pub(crate) struct SharedFiles {
     /// By the program's address: size in bytes, and the device's address.

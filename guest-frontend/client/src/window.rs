@@ -1,25 +1,27 @@
 //! The window: memory that both sides map at one address. Pinned memory comes from it
-//! while the session is on hosts that share it.
+//! while the session is on hosts that share it. A session that begins without one gets one
+//! when it moves to such a host.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use paragpu_communicator::{Error, Window};
 use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
 use parking_lot::RwLock;
 
 use crate::shadow::region::Region;
+use crate::staging::Staging;
 use crate::sys::memory::HostSlice;
 use crate::sys::moved_pages::{MovedPages, SecondMapping};
 
 /// The window of a session, if it has one.
 #[derive(Debug)]
 pub(crate) struct PinnedWindow {
-    /// First address, the same on both sides; 0 if there is none.
+    /// First address, the same on both sides.
     base: u64,
     /// The mapping, which lives as long as the session.
-    memory: Option<Arc<Window>>,
+    memory: OnceLock<Mapped>,
     /// Whether the session has left it: the host has other memory at the addresses. Never
     /// reset.
     left: AtomicBool,
@@ -31,17 +33,27 @@ pub(crate) struct PinnedWindow {
     count: AtomicUsize,
 }
 
+/// A window, with its staging slots if it has room for any.
+#[derive(Debug)]
+struct Mapped {
+    window: Arc<Window>,
+    staging: Option<Staging>,
+}
+
+impl Mapped {
+    fn new(window: Arc<Window>) -> Self {
+        let staging = Staging::new(&window);
+        Self { window, staging }
+    }
+}
+
 impl PinnedWindow {
     pub(crate) fn new(memory: Option<Arc<Window>>, regions: &Regions) -> Self {
-        // Pinned memory must have the same address on both sides.
-        let same = |window: &&Arc<Window>| window.address() == regions.window;
-        let base = memory
-            .as_ref()
-            .filter(same)
-            .map_or(0, |window| window.address());
         Self {
-            base,
-            memory,
+            base: regions.window,
+            memory: memory
+                .map(Mapped::new)
+                .map_or_else(OnceLock::new, OnceLock::from),
             left: AtomicBool::new(false),
             known: AtomicBool::new(false),
             moved: RwLock::default(),
@@ -49,25 +61,43 @@ impl PinnedWindow {
         }
     }
 
-    /// First address; 0 if programs have no memory in it.
+    fn memory(&self) -> Option<&Window> {
+        self.memory.get().map(|mapped| &*mapped.window)
+    }
+
+    /// The memory, if it has the same address on both sides, as pinned memory must.
+    fn pinned(&self) -> Option<&Window> {
+        self.memory().filter(|window| window.address() == self.base)
+    }
+
+    /// Adopts the window of a new connection. Returns false if there has been one.
+    pub(crate) fn adopt(&self, window: Arc<Window>) -> bool {
+        self.memory.set(Mapped::new(window)).is_ok()
+    }
+
+    /// Its staging slots.
+    pub(crate) fn staging(&self) -> Option<&Staging> {
+        self.memory.get()?.staging.as_ref()
+    }
+
+    /// First address.
     pub(crate) fn base(&self) -> u64 {
         self.base
     }
 
     /// Size in bytes; 0 if programs have no memory in it.
     pub(crate) fn len(&self) -> u64 {
-        let memory = self.memory.as_ref().filter(|_| self.base != 0);
-        memory.map_or(0, |window| window.len())
+        self.pinned().map_or(0, Window::len)
     }
 
     /// Whether the address is in the window.
     pub(crate) fn holds(&self, address: u64) -> bool {
-        self.base != 0 && address.wrapping_sub(self.base) < DEVICE_STRIDE
+        address.wrapping_sub(self.base) < DEVICE_STRIDE && self.pinned().is_some()
     }
 
     /// The memory whose first words report completion, if the host shares it.
     pub(crate) fn words(&self) -> Option<&Window> {
-        self.memory.as_deref().filter(|_| !self.is_left())
+        self.memory().filter(|_| !self.is_left())
     }
 
     /// Whether the session has left it.
@@ -86,12 +116,12 @@ impl PinnedWindow {
     /// # Errors
     /// If it is already gone.
     pub(crate) fn keep(&self) -> Result<(), Error> {
-        self.memory.as_ref().map_or(Ok(()), |window| window.keep())
+        self.memory().map_or(Ok(()), Window::keep)
     }
 
     /// Whether its memory still exists.
     pub(crate) fn exists(&self) -> bool {
-        self.memory.as_ref().is_none_or(|window| window.is_there())
+        self.memory().is_none_or(Window::is_there)
     }
 
     /// Records that kernels may know addresses in it.
@@ -106,7 +136,7 @@ impl PinnedWindow {
 
     /// Records that a kernel received these parameters.
     pub(crate) fn note_parameters(&self, parameters: &[u8]) {
-        if self.base == 0 || self.is_known() {
+        if self.is_known() {
             return;
         }
         let mut words = parameters.as_chunks::<8>().0.iter();
@@ -117,7 +147,7 @@ impl PinnedWindow {
 
     /// Maps a part of it a second time; `None` if that is impossible.
     pub(crate) fn second(&self, offset: u64, length: u64) -> Option<SecondMapping> {
-        SecondMapping::new(self.memory.as_ref()?, offset, length)
+        SecondMapping::new(self.memory()?, offset, length)
     }
 
     /// Adds memory of the program that maps a part of it.
@@ -162,6 +192,6 @@ impl PinnedWindow {
     }
 
     fn part(&self, offset: u64, length: u64) -> Option<HostSlice> {
-        HostSlice::of_window(self.memory.as_ref()?, offset, length)
+        HostSlice::of_window(self.memory()?, offset, length)
     }
 }

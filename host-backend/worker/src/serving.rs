@@ -140,6 +140,12 @@ impl Session {
                 next.connection.sender.close();
                 continue;
             }
+            // The guest uses it from the welcome on, even if the connection is lost next.
+            if self.host.lacks_window()
+                && let Some(window) = &next.connection.window
+            {
+                self.adopt_window(window);
+            }
             // One that came before this connection was the current one did not close it.
             if self.replies.link.has_reconnected() {
                 self.replies.link.sender().cut();
@@ -156,11 +162,6 @@ impl Session {
         };
         self.intake.acknowledged();
         self.replies.link.set_communicator(communicator);
-        if self.host.lacks_window()
-            && let Some(window) = &connection.window
-        {
-            self.adopt_window(window);
-        }
         Ok(connection.receiver)
     }
 

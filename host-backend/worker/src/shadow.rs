@@ -5,9 +5,10 @@ use paragpu_communicator::Sender as _;
 use paragpu_device::Error;
 use paragpu_protocol::codec::Reader;
 use paragpu_protocol::frame::Control;
+use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ShadowDestroy, ShadowPatch, ShadowRead, ShadowWrite, ShadowsChanged,
+    ShadowDestroy, ShadowJoin, ShadowPatch, ShadowRead, ShadowWrite, ShadowsChanged,
 };
 
 use crate::error::{Fault, Outcome, fail};
@@ -143,6 +144,24 @@ impl HostMemory {
             Progress::Now => self.drop_shadow(gpu, address).map(|()| Progress::Now),
             later => Ok(later),
         }
+    }
+
+    /// Waits for an idle device, because kernels in flight may have the address.
+    pub(crate) fn shadow_join(
+        &mut self,
+        gpu: &mut Gpu,
+        objects: &mut Objects,
+        call: &ShadowJoin,
+    ) -> Outcome<()> {
+        if objects.live.names(ObjectKind::GraphExec).next().is_some() {
+            return fail(
+                Status::NOT_READY,
+                "an executable graph may copy from the shadow",
+            );
+        }
+        let idle = objects.host_functions.is_empty() && objects.streams.are_idle(gpu)?;
+        self.await_joining(idle)?;
+        self.join(gpu, call, true)
     }
 
     pub(crate) fn shadows_changed(

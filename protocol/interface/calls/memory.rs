@@ -79,6 +79,15 @@ fn ShadowsChanged(
     ranges: Bytes<'a>,
 ) -> u32;
 
+/// Replaces a whole shadow by pages of the window, which the program has at its own addresses by now: a session that got its window when it moved shares the memory that it pinned before. Executed when the device is idle. What the device changed since both sides last agreed is written to the pages. Fails with NOT_READY if the device does not become idle within 0.1 s, or if executable graphs exist, whose nodes may copy from and to the shadow.
+#[call(0x0119, synchronous, window, changes(Shadow = address), part(host), with(objects))]
+fn ShadowJoin(
+    /// The address of the shadow.
+    address: ShadowAddress,
+    /// The first page in the bulk area; a multiple of 4096.
+    offset: WindowOffset,
+);
+
 /// Writes several runs of bytes into a shadow or device memory, as [`ShadowWrite`] does for one.
 #[call(0x010a, posted, idempotent, early, part(host), with(copies))]
 fn ShadowPatch(

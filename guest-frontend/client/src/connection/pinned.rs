@@ -1,9 +1,10 @@
 //! Sends pinned memory to a host that took over the session without its window. That
-//! memory is zero there until the guest has sent the contents.
+//! memory is zero there until the guest has sent the contents. And shares pinned memory
+//! with a host over whose connection a session gets its first window.
 
 use std::sync::Arc;
 
-use paragpu_communicator::Error;
+use paragpu_communicator::{Error, Window};
 
 /// Bytes in one frame.
 const PIECE: usize = 128 << 10;
@@ -44,4 +45,9 @@ pub(crate) trait PinnedMemory: Send + Sync {
 
     /// Records that the host has received the contents.
     fn settle_contents(&self);
+
+    /// Adopts the window of a new connection, if the session had none: memory that is pinned
+    /// from now on lies there, and what was pinned before follows. Returns whether the session
+    /// has a window now.
+    fn adopt_window(self: Arc<Self>, window: Arc<Window>) -> bool;
 }

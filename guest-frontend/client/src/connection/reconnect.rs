@@ -5,7 +5,7 @@
 //! each call is executed once and each reply arrives once, wherever the connection broke.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Error as TravelError, Sender, Wait};
@@ -30,7 +30,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mi
 pub(crate) struct Recovery {
     /// That of the last welcome: a copy of a session has a token of its own.
     token: Mutex<[u8; 16]>,
-    has_window: bool,
+    has_window: AtomicBool,
     dialer: Mutex<Dialer>,
     /// The destination to which the host sends the session.
     goal: Mutex<Option<Dialer>>,
@@ -55,7 +55,7 @@ impl Recovery {
         }
         Some(Self {
             token: Mutex::new(welcome.token),
-            has_window,
+            has_window: AtomicBool::new(has_window),
             dialer: Mutex::new(Dialer::new(config, ordinal)?),
             goal: Mutex::new(None),
             configured: Mutex::new(config.tcp.address.0.clone()),
@@ -233,7 +233,7 @@ impl Link {
             let resume = Resume {
                 token: *recovery.token.lock(),
                 received: incoming.received,
-                has_window: recovery.has_window,
+                has_window: recovery.has_window.load(Ordering::Relaxed),
             };
             let dialed = match &goal {
                 Some(dialer) => dialer.dial(resume),
@@ -316,7 +316,7 @@ impl Link {
         let pinned = self.pinned();
         let is_apart = pinned.as_ref().is_some_and(|pinned| pinned.is_apart());
         let copies = is_apart || welcome.wants_pinned;
-        if recovery.has_window && welcome.shares_window == copies {
+        if recovery.has_window.load(Ordering::Relaxed) && welcome.shares_window == copies {
             return Err(Broken::Over(
                 "the host has other memory where the session has its pinned memory".into(),
             ));
@@ -343,6 +343,12 @@ impl Link {
             generation: outgoing.generation,
         };
         let sender = Arc::clone(&outgoing.sender);
+        if let Some(window) = connection.window
+            && let Some(pinned) = pinned.clone()
+            && pinned.adopt_window(window)
+        {
+            recovery.has_window.store(true, Ordering::Relaxed);
+        }
         if welcome.wants_pinned {
             // Before the calls that may use it.
             let contents = pinned.map(|pinned| pinned.leave_window());

@@ -55,7 +55,6 @@ pub struct Copies {
     streams: Arc<Streams>,
     access: Arc<Access>,
     host_functions: Arc<HostFunctions>,
-    staging: Option<Arc<Staging>>,
     direct: Option<Direct>,
 }
 
@@ -66,7 +65,6 @@ impl Copies {
         streams: Arc<Streams>,
         access: Arc<Access>,
         host_functions: Arc<HostFunctions>,
-        staging: Option<Arc<Staging>>,
         pinner: Option<Arc<dyn Pinner>>,
     ) -> Self {
         Self {
@@ -75,15 +73,13 @@ impl Copies {
             streams,
             access,
             host_functions,
-            staging,
             direct: pinner.map(Direct::new),
         }
     }
 
     /// The staging slots, if the host shares them.
     fn staging(&self) -> Option<&Staging> {
-        let staging = self.staging.as_deref();
-        staging.filter(|_| !self.access.is_apart())
+        self.access.staging()
     }
 
     /// Waits until writes to a shadow by the device or by a host function are

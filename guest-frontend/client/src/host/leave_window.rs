@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use paragpu_communicator::Error;
+use paragpu_communicator::{Error, Window};
 use paragpu_protocol::layout::BULK_TOKEN_BYTES;
 
 use super::{Backing, DEVICEMAP, HostMemory};
@@ -31,6 +31,10 @@ impl PinnedMemory for HostMemory {
 
     fn settle_contents(&self) {
         self.contents.lock().clear();
+    }
+
+    fn adopt_window(self: Arc<Self>, window: Arc<Window>) -> bool {
+        HostMemory::adopt_window(self, window)
     }
 
     /// Turns all pinned memory of the window into shadows, and returns the contents that the
@@ -53,16 +57,26 @@ impl PinnedMemory for HostMemory {
         let pinned = self.pinned.write();
         let mut regions: Vec<(Arc<Region>, bool)> = Vec::new();
         for pinned in pinned.values() {
-            if let Backing::Window(offset, length) = pinned.backing
-                && let Some(region) = self.window.region(offset, length)
-            {
-                if pinned.flags & DEVICEMAP != 0 || self.window.is_known() {
-                    region.show();
+            match &pinned.backing {
+                Backing::Window(offset, length) => {
+                    let Some(region) = self.window.region(*offset, *length) else {
+                        continue;
+                    };
+                    if pinned.flags & DEVICEMAP != 0 || self.window.is_known() {
+                        region.show();
+                    }
+                    regions.push((region, true));
                 }
-                regions.push((region, true));
+                Backing::Shadow(region, place) if place.is_joined() => {
+                    // What kernels know was not observed meanwhile.
+                    region.show();
+                    self.shadows.files().remove(region.in_program().0);
+                    regions.push((Arc::clone(region), true));
+                }
+                Backing::Shadow(..) | Backing::File(_) => {}
             }
         }
-        if let Some(staging) = &self.staging {
+        if let Some(staging) = self.window.staging() {
             let length = staging.end() - BULK_TOKEN_BYTES;
             let region = self.window.region_of_slots(BULK_TOKEN_BYTES, length);
             // Slots that the host does not know were not used.
@@ -78,7 +92,7 @@ impl PinnedMemory for HostMemory {
         drop(pinned);
         for ((region, known), state) in regions.iter().zip(&mut held) {
             if *known {
-                let address = region.on_wire().0;
+                let address = region.device();
                 contents.push(Content::new(address, region.agree(state, position)));
             }
         }

@@ -6,11 +6,13 @@
 //! program registers moves into the window if possible ([`registered`]). If it is a
 //! shared mapping of a file, the host maps the file as well ([`shared_file`]).
 //! Otherwise it gets a shadow. When the session leaves its window, memory in it becomes
-//! such a shadow: [`leave_window`]. Memory of pools is freed in a stream's order:
+//! such a shadow: [`leave_window`]. When the session gets a window, its shadows become
+//! parts of it: [`join_window`]. Memory of pools is freed in a stream's order:
 //! [`pooled`]. Kernels of other devices cannot access any of this, except
 //! [`of_all_devices`].
 
 mod adopted;
+mod join_window;
 mod leave_window;
 mod of_all_devices;
 mod pooled;
@@ -35,6 +37,7 @@ use crate::staging::Staging;
 use crate::stream::Streams;
 use crate::sys::memory::{HostSlice, Pages};
 use crate::window::PinnedWindow;
+use join_window::Joining;
 
 const PAGE: u64 = 4096;
 
@@ -46,6 +49,18 @@ fn whole_pages(size: u64) -> Result<u64> {
             .checked_next_multiple_of(PAGE)
             .ok_or(Status::OUT_OF_MEMORY),
     }
+}
+
+/// The offsets of a window behind its words and staging slots.
+fn free_in(window: &PinnedWindow) -> Ranges {
+    let mut free = Ranges::new(0);
+    let taken = window.staging().map_or(0, Staging::end);
+    let from = taken.next_multiple_of(PAGE);
+    let end = window.len() / PAGE * PAGE;
+    if from < end {
+        free.give(from, end - from);
+    }
+    free
 }
 
 /// CU_MEMHOSTALLOC_PORTABLE.
@@ -60,7 +75,6 @@ pub struct HostMemory {
     streams: Arc<Streams>,
     shadows: Arc<Shadows>,
     window: Arc<PinnedWindow>,
-    staging: Option<Arc<Staging>>,
     /// Free offsets in the window; `None` once the session has left it.
     free: Mutex<Option<Ranges>>,
     /// Contents in transit to a host that lacks them.
@@ -109,6 +123,8 @@ pub(crate) struct ShadowPlace {
     length: u64,
     /// The library's memory there, if any.
     pages: Option<Pages>,
+    /// The program's memory, if it is a part of the window.
+    joining: Joining,
     space: Arc<Mutex<Ranges>>,
 }
 
@@ -126,16 +142,9 @@ impl HostMemory {
         streams: Arc<Streams>,
         shadows: Arc<Shadows>,
         window: Arc<PinnedWindow>,
-        staging: Option<Arc<Staging>>,
         regions: &Regions,
     ) -> Self {
-        let mut free = Ranges::new(0);
-        let taken = staging.as_ref().map_or(0, |staging| staging.end());
-        let from = taken.next_multiple_of(PAGE);
-        let end = window.len() / PAGE * PAGE;
-        if from < end {
-            free.give(from, end - from);
-        }
+        let free = free_in(&window);
         let mut shadow_space = Ranges::new(0);
         shadow_space.give(regions.shadow, DEVICE_STRIDE);
         Self {
@@ -143,7 +152,6 @@ impl HostMemory {
             streams,
             shadows,
             window,
-            staging,
             free: Mutex::new(Some(free)),
             contents: Mutex::default(),
             shadow_space: Arc::new(Mutex::new(shadow_space)),
@@ -194,6 +202,7 @@ impl HostMemory {
             base: base.ok_or(Status::OUT_OF_MEMORY)?,
             length,
             pages: None,
+            joining: Joining::default(),
             space: Arc::clone(&self.shadow_space),
         })
     }
@@ -299,10 +308,14 @@ impl HostMemory {
     /// Frees a shadow. Its addresses are freed last, because the host has memory there until
     /// then.
     fn leave_shadow(&self, region: &Arc<Region>, place: Arc<ShadowPlace>) -> Result<()> {
+        if place.is_joined() {
+            self.shadows.files().remove(region.in_program().0);
+        }
         self.forget_shadow(region)?;
         self.link.call(&ShadowDestroy {
             address: ShadowAddress(place.base),
         })?;
+        self.part_place(region, &place);
         drop(place);
         Ok(())
     }

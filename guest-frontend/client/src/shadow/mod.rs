@@ -41,7 +41,7 @@ use crate::sys::memory::HostRows;
 use crate::window::PinnedWindow;
 pub(crate) use managed::{ManagedRanges, watcher};
 pub(crate) use managed_range::{DeviceContents, ManagedRange, Work};
-pub(crate) use region::Region;
+pub(crate) use region::{Region, State};
 
 /// How the device accesses an address of the program.
 #[derive(Debug, Clone)]
@@ -91,7 +91,8 @@ impl Shadows {
         }
     }
 
-    /// Registered memory that needs no shadow, because the host maps its file.
+    /// Memory outside the window's addresses that needs no shadow, because the host maps it
+    /// as well.
     pub(crate) fn files(&self) -> &SharedFiles {
         &self.files
     }
@@ -140,6 +141,18 @@ impl Shadows {
     /// Removes a shadow. The work that uses it must be complete.
     pub(crate) fn remove(&self, region: &Arc<Region>) {
         region.forget();
+        self.strike(region);
+    }
+
+    /// Records that the host shares the memory of a shadow, which is locked.
+    pub(crate) fn share(&self, region: &Arc<Region>, state: &mut State) {
+        let (address, size) = region.in_program();
+        self.files.add(address, size, region.device());
+        region.part_from(state);
+        self.strike(region);
+    }
+
+    fn strike(&self, region: &Arc<Region>) {
         let mut regions = self.regions.write();
         regions.retain(|other| !Arc::ptr_eq(other, region));
         self.count.store(regions.len(), Ordering::Release);

@@ -50,7 +50,7 @@ pub(crate) struct State {
     came: Vec<u8>,
     /// Work that may write to the shadow.
     writers: Vec<Writer>,
-    /// The program freed the memory. The host no longer has the shadow.
+    /// The host has no copy: the program freed the memory, or both share it.
     gone: bool,
 }
 
@@ -133,6 +133,7 @@ impl Region {
     /// session up to `position` may still write to it.
     pub(crate) fn agree(&self, state: &mut State, position: u64) -> Arc<Vec<u8>> {
         state.agreed = Arc::new(self.host.part(0, self.host.len()).to_vec());
+        state.gone = false;
         if state.writers.is_empty() {
             WRITERS.fetch_add(1, Ordering::AcqRel);
         }
@@ -142,11 +143,27 @@ impl Region {
 
     /// Marks the shadow as freed, for threads that had already found it.
     pub(crate) fn forget(&self) {
-        let mut state = self.state.lock();
+        self.part_from(&mut self.state.lock());
+    }
+
+    /// Marks the locked shadow as one of which the host has no copy, for threads that had
+    /// already found it.
+    pub(crate) fn part_from(&self, state: &mut State) {
         state.gone = true;
         if !std::mem::take(&mut state.writers).is_empty() {
             WRITERS.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+
+    /// Records that a host has zeros, and that work of the session may write to them.
+    pub(crate) fn begin_anew(&self, state: &mut State, position: u64) {
+        self.agree(state, position);
+        state.agreed = Arc::new(vec![0; self.host.len()]);
+    }
+
+    /// Whether the locked shadow is one of which the host has no copy.
+    pub(crate) fn is_gone(state: &State) -> bool {
+        state.gone
     }
 
     /// Locks the shadow.
@@ -203,7 +220,7 @@ impl Region {
     }
 
     /// The device's first address.
-    pub(super) fn device(&self) -> u64 {
+    pub(crate) fn device(&self) -> u64 {
         self.device
     }
 

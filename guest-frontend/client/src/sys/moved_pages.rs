@@ -115,6 +115,13 @@ impl MovedPages {
         self.address.as_ptr() as u64
     }
 
+    /// Stops to give forked children copies of them, because they will be unmapped. Returns
+    /// true.
+    pub(crate) fn abandon(&self) -> bool {
+        Locked::take().remove(self);
+        true
+    }
+
     /// Replaces them by private pages with the same contents. Returns false if writers
     /// cannot be blocked. Also returns false if the program has unmapped some of them: then
     /// the others remain pages of the window permanently.

@@ -9,20 +9,24 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use paragpu_communicator::Window;
 use paragpu_protocol::layout::{BULK_TOKEN_BYTES, DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{HostMap, ShadowCreate};
+use paragpu_protocol::table::{HostMap, ShadowCreate, ShadowJoin};
 
 use super::gpu::Gpu;
 use super::host_account::HostAccount;
 use super::pages::GuestPages;
 use super::shadow::{COPIES, PAGE, Shadow};
 use super::shared_file::SharedFile;
-use crate::error::{Outcome, fail};
+use crate::error::{Fault, Outcome, SessionEnd, fail};
 use crate::statistics::Statistics;
 use crate::transfer::state::StateError;
+
+/// How long a shadow that joins the window delays later calls, until the device is idle.
+const JOINING: Duration = Duration::from_millis(100);
 
 /// The location of pinned memory at a window's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,6 +69,22 @@ pub enum Sharing {
     Copies,
 }
 
+/// The end of `size` bytes at `offset` of a window of `length` bytes.
+///
+/// # Errors
+/// `INVALID_VALUE` if they are not pages that it has for pinned memory.
+fn end_of_pages(offset: u64, size: u64, length: u64) -> Outcome<u64> {
+    let end = offset.checked_add(size).filter(|end| *end <= length);
+    let whole = size != 0 && (offset | size).is_multiple_of(PAGE) && offset >= BULK_TOKEN_BYTES;
+    match end.filter(|_| whole) {
+        Some(end) => Ok(end),
+        None => fail(
+            Status::INVALID_VALUE,
+            format!("{size} bytes at offset {offset:#x} are not pages of the window"),
+        ),
+    }
+}
+
 /// The host memory of a session.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
@@ -75,6 +95,8 @@ pub(crate) struct HostMemory {
     /// The location of pinned memory at the window's addresses.
     pinned: Pinned,
     shadows: BTreeMap<u64, Shadow>,
+    /// Since when a shadow waits to join the window.
+    joining: Option<Instant>,
     /// Registered memory in the same region as the shadows.
     files: BTreeMap<u64, SharedFile>,
     account: Arc<HostAccount>,
@@ -97,6 +119,7 @@ impl HostMemory {
             pins: BTreeMap::new(),
             pinned: Pinned::default(),
             shadows: BTreeMap::new(),
+            joining: None,
             files: BTreeMap::new(),
             account,
             pages: GuestPages::default(),
@@ -183,14 +206,7 @@ impl HostMemory {
             None if self.pinned != Pinned::Window => (self.regions.window, DEVICE_STRIDE),
             None => (0, 0),
         };
-        let end = offset.checked_add(size).filter(|end| *end <= length);
-        let whole = size != 0 && (offset | size).is_multiple_of(PAGE);
-        let Some(end) = end.filter(|_| whole && offset >= BULK_TOKEN_BYTES) else {
-            return fail(
-                Status::INVALID_VALUE,
-                format!("{size} bytes at offset {offset:#x} are not pages of the window"),
-            );
-        };
+        let end = end_of_pages(offset, size, length)?;
         if self.window.is_none() {
             return self.make_shadow(gpu, base + offset, size);
         }
@@ -300,10 +316,78 @@ impl HostMemory {
     pub(crate) fn drop_shadow(&mut self, gpu: &mut Gpu, address: u64) -> Outcome<()> {
         self.check_shadow(address)?;
         gpu.host_unregister(address)?;
-        if let Some(shadow) = self.shadows.remove(&address) {
-            let rest = self.statistics.shadow_memory.get();
-            let rest = rest.saturating_sub(shadow.len());
-            self.statistics.shadow_memory.set(rest);
+        if let Some(shadow) = self.shadows.remove(&address)
+            && !shadow.is_joined()
+        {
+            self.uncount(shadow.len());
+        }
+        Ok(())
+    }
+
+    fn uncount(&self, size: u64) {
+        let rest = self.statistics.shadow_memory.get().saturating_sub(size);
+        self.statistics.shadow_memory.set(rest);
+    }
+
+    // Shadows that become parts of the window.
+
+    /// Whether a shadow must wait until the device is `idle`, before it can join the window.
+    ///
+    /// # Errors
+    /// Stalls the call for a while, then `NOT_READY`.
+    pub(crate) fn await_joining(&mut self, idle: bool) -> Outcome<()> {
+        if idle {
+            self.joining = None;
+            return Ok(());
+        }
+        let since = *self.joining.get_or_insert_with(Instant::now);
+        if since.elapsed() < JOINING {
+            return Err(Fault::Stall);
+        }
+        self.joining = None;
+        fail(Status::NOT_READY, "the device is not idle")
+    }
+
+    /// Replaces a shadow by pages of the window. The device must be idle. `merges`: those
+    /// get what the device changed in the shadow.
+    pub(crate) fn join(&mut self, gpu: &mut Gpu, call: &ShadowJoin, merges: bool) -> Outcome<()> {
+        let (address, offset) = (call.address.0, call.offset.0);
+        self.check_shadow(address)?;
+        let (Some(window), Some(shadow)) = (&self.window, self.shadows.get_mut(&address)) else {
+            return fail(Status::NOT_SUPPORTED, "the session has no window");
+        };
+        let size = shadow.len();
+        end_of_pages(offset, size, window.len())?;
+        if shadow.is_joined() {
+            return fail(
+                Status::HOST_MEMORY_ALREADY_REGISTERED,
+                format!("the shadow at {address:#x} is a part of the window already"),
+            );
+        }
+        gpu.host_unregister(address)?;
+        if merges {
+            // `end_of_pages` checked the place.
+            shadow.merge_into(window, offset);
+        }
+        if let Err(errno) = shadow.join(window, offset) {
+            let why = format!("pages of the window cannot be mapped at {address:#x}: {errno}");
+            return Err(Fault::End(SessionEnd::Lost(why)));
+        }
+        self.uncount(size);
+        Ok(gpu.host_register(address, size)?)
+    }
+
+    /// The same for a session that arrives, with the contents of a shadow that was part of the
+    /// window elsewhere. Without the window it stays a shadow, and the guest sends the contents.
+    pub(crate) fn join_again(&mut self, gpu: &mut Gpu, call: &ShadowJoin) -> Outcome<()> {
+        if self.window.is_some() {
+            return self.join(gpu, call, false);
+        }
+        // What it contains was sent before it became part of the window.
+        if self.pinned == Pinned::Guest
+            && let Some(shadow) = self.shadows.get(&call.address.0)
+        {
+            shadow.clear();
         }
         Ok(())
     }
@@ -359,10 +443,11 @@ impl HostMemory {
         })
     }
 
-    /// The shadows: address and size.
+    /// The shadows outside the window: address and size.
     pub(crate) fn shadows(&self) -> impl Iterator<Item = (u64, u64)> {
         self.shadows
             .iter()
+            .filter(|(_, shadow)| !shadow.is_joined())
             .map(|(address, shadow)| (*address, shadow.len()))
     }
 

@@ -7,10 +7,14 @@
 //! only the pages that differ, and updates `agreed` with what it sent. So a page
 //! that no kernel wrote is never sent back, and a page that the guest wrote is not
 //! mistaken for one that a kernel wrote.
+//!
+//! If the session gets a window, its shadows can become pages of the window, at the same
+//! addresses. There is nothing to synchronize then.
 
 use super::host_account::Charge;
 use crate::sys::mapping::Mapping;
 
+use paragpu_communicator::Window;
 use paragpu_protocol::frame::MAX_PAYLOAD;
 
 /// Unit of registered host memory.
@@ -25,8 +29,10 @@ pub(super) struct Shadow {
     memory: Mapping,
     /// The state that both sides last agreed on.
     agreed: Mapping,
+    /// Whether `memory` is a part of the window, which guest and device share.
+    joined: bool,
     /// The charge for both copies; none for a shadow without a session.
-    _held: Option<Charge>,
+    held: Option<Charge>,
 }
 
 /// Number of copies.
@@ -41,8 +47,53 @@ impl Shadow {
         Ok(Self {
             memory: Mapping::at(address, size)?,
             agreed: Mapping::anywhere(size)?,
-            _held: Some(held),
+            joined: false,
+            held: Some(held),
         })
+    }
+
+    /// Whether it is a part of the window.
+    pub(super) fn is_joined(&self) -> bool {
+        self.joined
+    }
+
+    /// Writes what the device changed since both sides last agreed to pages of the window,
+    /// byte by byte: what lies between may be newer in the window. The pages must lie inside.
+    pub(super) fn merge_into(&self, window: &Window, offset: u64) {
+        let mut page = [0; PAGE as usize];
+        for from in (0..self.len()).step_by(PAGE as usize) {
+            let agreed = self.agreed.bytes(from, page.len());
+            if !self.memory.copy_out(from, &mut page) || agreed == page {
+                continue;
+            }
+            for ((new, old), at) in page.iter().zip(agreed).zip(offset + from..) {
+                if new != old {
+                    let _ = window.copy_in(at, &[*new]);
+                }
+            }
+        }
+    }
+
+    /// Replaces the device's copy by pages of the window. The device must not know it now.
+    ///
+    /// # Errors
+    /// Errors of the operating system, after which there is no memory at its addresses.
+    pub(super) fn join(&mut self, window: &Window, offset: u64) -> Result<(), rustix::io::Errno> {
+        self.memory.replace(window, offset)?;
+        self.agreed.discard();
+        self.joined = true;
+        if let Some(held) = &mut self.held {
+            held.shrink(self.memory.len().saturating_mul(COPIES));
+        }
+        Ok(())
+    }
+
+    /// Fills both copies with zeros.
+    pub(super) fn clear(&self) {
+        let zeros = [0; PAGE as usize];
+        for offset in (0..self.len()).step_by(PAGE as usize) {
+            self.write(offset, &zeros);
+        }
     }
 
     /// Bytes.
@@ -64,13 +115,21 @@ impl Shadow {
         self.agreed.copy_in(offset, bytes)
     }
 
-    /// Writes bytes of the guest. Returns false past the end.
+    /// Writes bytes of the guest. Returns false past the end. A part of the window has newer
+    /// ones.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> bool {
+        if self.joined {
+            let end = offset.checked_add(bytes.len() as u64);
+            return end.is_some_and(|end| end <= self.len());
+        }
         self.memory.copy_in(offset, bytes) && self.agreed.copy_in(offset, bytes)
     }
 
     /// Whether a range of whole pages differs from what both sides last agreed on.
     pub(super) fn has_changed(&self, from: u64, size: u64) -> bool {
+        if self.joined {
+            return false;
+        }
         let mut page = [0; PAGE as usize];
         (from..from + size).step_by(PAGE as usize).any(|offset| {
             self.memory.copy_out(offset, &mut page) && self.agreed.bytes(offset, page.len()) != page
@@ -85,6 +144,9 @@ impl Shadow {
         size: u64,
         mut changed: impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
+        if self.joined {
+            return Ok(());
+        }
         let mut page = [0; PAGE as usize];
         let (mut run, mut length) = (0, 0);
         for offset in (from..from + size).step_by(PAGE as usize) {
@@ -131,7 +193,8 @@ mod tests {
         let shadow = Shadow {
             memory: Mapping::anywhere(size).unwrap(),
             agreed: Mapping::anywhere(size).unwrap(),
-            _held: None,
+            joined: false,
+            held: None,
         };
         assert!(runs(&shadow, 0, size).is_empty());
         for page in [1, 2, 5] {

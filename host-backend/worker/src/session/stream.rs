@@ -253,6 +253,19 @@ impl Streams {
         Ok(fence)
     }
 
+    /// Whether all work submitted so far is complete.
+    pub(crate) fn are_idle(&mut self, gpu: &mut Gpu) -> Outcome<bool> {
+        self.destroy_dying(gpu)?;
+        let streams = self.table.values_mut();
+        for stream in std::iter::once(&mut self.legacy).chain(streams) {
+            if stream.busy && !gpu.stream_query(stream.id)? {
+                return Ok(false);
+            }
+            stream.busy = false;
+        }
+        Ok(self.dying.is_empty())
+    }
+
     /// Destroys dying streams whose work is complete.
     fn destroy_dying(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         let mut index = 0;

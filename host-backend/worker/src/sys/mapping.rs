@@ -3,8 +3,11 @@
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
+use paragpu_communicator::Window;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
+};
 
 use super::lost_pages;
 
@@ -71,6 +74,33 @@ impl Mapping {
                 Advice::LinuxHugepage,
             )
         };
+    }
+
+    /// Zeros all of it, and returns its pages to the system. No device may use it.
+    pub fn discard(&self) {
+        // SAFETY: private anonymous pages of this value, which are zeros when touched again.
+        let _ = unsafe {
+            madvise(
+                self.base.as_ptr().cast(),
+                self.length,
+                Advice::LinuxDontNeed,
+            )
+        };
+    }
+
+    /// Maps the pages of a window from `offset` on at these addresses, in place of the memory
+    /// there. No device may use it meanwhile.
+    ///
+    /// # Errors
+    /// Errors of the operating system, and `INVAL` for pages outside the window. After the
+    /// former there may be nothing at these addresses.
+    pub fn replace(&self, window: &Window, offset: u64) -> Result<(), Errno> {
+        let pages = window.place(offset, self.len()).map_err(|_| Errno::INVAL)?;
+        let (from, flags) = (pages.cast(), MremapFlags::MAYMOVE);
+        // SAFETY: with an old size of 0, a shared mapping gets another mapping of the same
+        // pages. It replaces this value's own pages, from which nothing borrows.
+        unsafe { mremap_fixed(from, 0, self.length, flags, self.base.as_ptr().cast()) }?;
+        Ok(())
     }
 
     /// First address.

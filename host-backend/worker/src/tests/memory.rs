@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::handle::{
@@ -266,6 +267,79 @@ fn window_memory_is_pinned_once() {
     guest.fails(&map(4096, 4096), Status::NOT_SUPPORTED);
     guest.fails(&unmap(4096), Status::NOT_SUPPORTED);
     guest.fails(&WaitToken { token: 1 }, Status::NOT_SUPPORTED);
+    guest.goodbye();
+}
+
+#[test]
+fn a_shadow_becomes_a_part_of_the_window() {
+    let mut guest = Guest::with_window();
+    let shadow = guest.regions.shadow;
+    let (size, offset) = (2 * 4096, 3 * 4096);
+    let join = |offset| ShadowJoin {
+        address: ShadowAddress(shadow),
+        offset: WindowOffset(offset),
+    };
+    guest.fails(&join(offset), Status::HOST_MEMORY_NOT_REGISTERED);
+    let create = ShadowCreate {
+        address: ShadowAddress(shadow),
+        size,
+    };
+    guest.call(&create).unwrap();
+    assert_eq!(guest.counters().shadow_memory, size);
+    for bad in [0, 1, 4096 + 8, 64 << 20, u64::MAX - 4095] {
+        guest.fails(&join(bad), Status::INVALID_VALUE);
+    }
+    // Both sides agree on the first bytes, the device changes three of them, and the program
+    // others, in the window.
+    let write = |data| ShadowWrite {
+        address: shadow,
+        data: Bytes(data),
+    };
+    guest.call(&write(b"agreed upon")).unwrap();
+    let to_device = |destination, data| CopyToDevice {
+        destination,
+        stream: StreamHandle::LEGACY,
+        data: Bytes(data),
+    };
+    let window = Arc::clone(guest.connection.window.as_ref().unwrap());
+    window.copy_in(offset, b"AGREED upon").unwrap();
+    guest.device.hold(0, true);
+    guest.post(&to_device(shadow + 7, b"off"));
+    // Its time is over while the device is busy, which it is not again.
+    guest.fails(&join(offset), Status::NOT_READY);
+    assert_eq!(guest.counters().shadow_memory, size);
+    guest.send(5, &join(offset));
+    guest.device.hold(0, false);
+    guest.reply(5).unwrap();
+    assert_eq!(guest.counters().shadow_memory, 0);
+    let in_window = |at, length| {
+        let mut bytes = vec![0; length];
+        window.copy_out(at, &mut bytes).unwrap();
+        bytes
+    };
+    assert_eq!(in_window(offset, 12), b"AGREED offn\0");
+    // What was sent before is older than what the window has; the rest goes to no copy.
+    guest.call(&write(b"late")).unwrap();
+    guest.fails(&write(&[0; 8193]), Status::INVALID_VALUE);
+    assert_eq!(in_window(offset, 6), b"AGREED");
+    guest
+        .call(&to_device(shadow + 4096, b"seen at once"))
+        .unwrap();
+    guest.call(&ContextSynchronize {}).unwrap();
+    assert_eq!(in_window(offset + 4096, 12), b"seen at once");
+    let question = |size| ShadowRead {
+        address: shadow,
+        size,
+    };
+    assert!(guest.fetch(&question(size), 0).unwrap().is_empty());
+    guest.fails(&join(offset), Status::HOST_MEMORY_ALREADY_REGISTERED);
+    let destroy = ShadowDestroy {
+        address: ShadowAddress(shadow),
+    };
+    guest.call(&destroy).unwrap();
+    guest.call(&create).unwrap();
+    assert_eq!(guest.counters().shadow_memory, size);
+    assert_eq!(in_window(offset, 6), b"AGREED");
     guest.goodbye();
 }
 

@@ -7,7 +7,7 @@ use paragpu_device::{HEAP, StreamId};
 use paragpu_protocol::call::{Effect, WireCall as _};
 use paragpu_protocol::codec::{Bytes, DecodeError, Field, Reader, decode_all};
 use paragpu_protocol::handle::ObjectKind;
-use paragpu_protocol::table::{CtxSetLimit, EventRecord, MemMap};
+use paragpu_protocol::table::{CtxSetLimit, EventRecord, MemMap, ShadowJoin};
 
 use super::shared::{Delivery, Mapping, Peers};
 use super::state::{StateError, device};
@@ -120,12 +120,25 @@ fn is_placed(kind: ObjectKind) -> bool {
 
 /// Whether the object of a call is pinned memory or may refer to it.
 fn may_need_window(change: Option<&Change>) -> bool {
-    let Some(Effect::Creates(kind, _) | Effect::Changes(kind, _)) = change.map(|c| c.effect) else {
+    let Some(effect @ (Effect::Creates(kind, _) | Effect::Changes(kind, _))) =
+        change.map(|change| change.effect)
+    else {
         return false;
     };
+    if is_part_of_window(effect) {
+        return true;
+    }
     matches!(
         kind,
         ObjectKind::HostMemory | ObjectKind::GraphExec | ObjectKind::Texture | ObjectKind::Surface
+    )
+}
+
+/// Whether a call makes memory a part of the window.
+fn is_part_of_window(effect: Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Creates(ObjectKind::HostMemory, _) | Effect::Changes(ObjectKind::Shadow, _)
     )
 }
 
@@ -258,7 +271,8 @@ impl Session {
             .map(|item| Ok((item, item.call.change()?)))
             .collect::<Result<Vec<_>, StateError>>()?;
         let is_pinned = |change: &Option<Change>| {
-            matches!(created(change.as_ref()), Some((ObjectKind::HostMemory, _)))
+            let effect = change.as_ref().map(|change| change.effect);
+            effect.is_some_and(is_part_of_window)
         };
         let waits = !self.host.can_pin() && calls.iter().any(|(_, change)| is_pinned(change));
         let began = Instant::now();
@@ -422,6 +436,12 @@ impl Session {
             let event = refused(self.objects.events.id(record.event))?;
             let recorded = device(self.gpu.event_record(event, StreamId::LEGACY));
             recorded.map_err(|error| unexecuted(EventRecord::INFO.name, &error))?;
+            self.objects.live.note(&item.call)?;
+            return Ok(None);
+        }
+        if item.call.number == ShadowJoin::INFO.number {
+            let join: ShadowJoin = decode_all(&item.call.payload)?;
+            refused(self.host.join_again(&mut self.gpu, &join))?;
             self.objects.live.note(&item.call)?;
             return Ok(None);
         }

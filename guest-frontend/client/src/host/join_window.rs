@@ -1,0 +1,173 @@
+//! Makes shadows parts of a window that the session gets when it moves to a host that
+//! shares memory with it. Then nothing is copied around launches and waits any more.
+//!
+//! A thread does this after the move, while others may be anywhere in a call, for one
+//! shadow after the other:
+//!
+//! 1. The program's pages are replaced by pages of the window ([`crate::sys::moved_pages`]).
+//!    For the host it is a shadow as before.
+//! 2. The host replaces its copy by the same pages, at the device's address, which stays. It
+//!    does that when the device is idle, and adds what the device changed. The shadow is
+//!    locked meanwhile: a thread that fetched older changes would write them over newer ones.
+//! 3. Threads that find the shadow from now on find shared memory, those that found it before
+//!    have nothing to send or to fetch.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use paragpu_communicator::Window;
+use paragpu_protocol::handle::{ShadowAddress, WindowOffset};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::ShadowJoin;
+use parking_lot::Mutex;
+
+use super::{Backing, HostMemory, PAGE, ShadowPlace, free_in};
+use crate::connection::Link;
+use crate::shadow::Region;
+use crate::sys::moved_pages::MovedPages;
+use crate::sys::process;
+
+/// Pause before shadows are tried again for which the device was busy.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Number of times that they are tried.
+const TIMES: u32 = 60;
+
+/// The state of a shadow that joins the window.
+#[derive(Debug, Default)]
+pub(super) struct Joining {
+    /// The pages that replaced the program's, with their offset in the window.
+    moved: Mutex<Option<(u64, MovedPages)>>,
+    /// Whether the host uses the same pages.
+    joined: AtomicBool,
+}
+
+/// What became of a shadow.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// It joined the window, or cannot.
+    Settled,
+    /// The device is busy.
+    Busy,
+}
+
+impl ShadowPlace {
+    /// Whether program and device share the memory.
+    pub(super) fn is_joined(&self) -> bool {
+        self.joining.joined.load(Ordering::Acquire)
+    }
+}
+
+impl HostMemory {
+    /// Adopts the window of a new connection, and makes shadows parts of it. Returns whether
+    /// the session has one now.
+    pub(super) fn adopt_window(self: Arc<Self>, window: Arc<Window>) -> bool {
+        if self.window.is_left() || !self.window.adopt(window) {
+            return false;
+        }
+        *self.free.lock() = Some(free_in(&self.window));
+        let (own, link) = (Arc::downgrade(&self), Arc::downgrade(&self.link));
+        process::spawn("paragpu-join", move || join_all(&own, &link));
+        true
+    }
+
+    /// The shadows of memory that the program pinned.
+    fn apart(&self) -> Vec<(Arc<Region>, Arc<ShadowPlace>)> {
+        let pinned = self.pinned.read();
+        let shadows = pinned.values().filter_map(|pinned| match &pinned.backing {
+            Backing::Shadow(region, place) if !place.is_joined() => {
+                Some((Arc::clone(region), Arc::clone(place)))
+            }
+            _ => None,
+        });
+        shadows.collect()
+    }
+
+    /// Tries to make a shadow a part of the window.
+    fn join(&self, region: &Arc<Region>, place: &ShadowPlace) -> Outcome {
+        let mut moved = place.joining.moved.lock();
+        let mut state = region.hold();
+        if Region::is_gone(&state) {
+            return Outcome::Settled;
+        }
+        if moved.is_none() {
+            *moved = self.move_shadow(region);
+        }
+        let Some((offset, _)) = &*moved else {
+            return Outcome::Settled;
+        };
+        let joined = self.link.call(&ShadowJoin {
+            address: ShadowAddress(place.base),
+            offset: WindowOffset(*offset),
+        });
+        match joined {
+            Ok(()) => {}
+            Err(Status::NOT_READY) => return Outcome::Busy,
+            Err(_) => return Outcome::Settled,
+        }
+        // Leaving the window holds this lock until it has marked it as left.
+        let _pinned = self.pinned.read();
+        if self.window.is_left() {
+            // During the call, and without this shadow: the new host has zeros there.
+            region.show();
+            region.begin_anew(&mut state, self.streams.progress().posted());
+            return Outcome::Settled;
+        }
+        place.joining.joined.store(true, Ordering::Release);
+        self.shadows.share(region, &mut state);
+        Outcome::Settled
+    }
+
+    /// Replaces the program's pages of a shadow by pages of the window. `None` if that is
+    /// impossible.
+    fn move_shadow(&self, region: &Region) -> Option<(u64, MovedPages)> {
+        let (base, length) = region.on_wire();
+        let program = region.in_program().0 - (region.device() - base);
+        let offset = self.free.lock().as_mut()?.take(length, PAGE)?;
+        let second = self.window.second(offset, length);
+        let pages = second.and_then(|second| second.replace(program, self.window.base() + offset));
+        if pages.is_none() {
+            self.give_back(offset, length);
+        }
+        Some((offset, pages?))
+    }
+
+    /// Returns the part of the window that a shadow had, which neither device nor program use
+    /// any more. Registered memory becomes private again.
+    pub(super) fn part_place(&self, region: &Region, place: &ShadowPlace) {
+        let Some((offset, pages)) = place.joining.moved.lock().take() else {
+            return;
+        };
+        let parted = match place.pages {
+            // It is unmapped next.
+            Some(_) => pages.abandon(),
+            None => pages.give_back(),
+        };
+        if parted {
+            self.give_back(offset, region.on_wire().1);
+        }
+    }
+}
+
+/// Makes the shadows of a session parts of its window, if the device is idle from time to
+/// time.
+fn join_all(host: &Weak<HostMemory>, link: &Weak<Link>) {
+    for _ in 0..TIMES {
+        let is_alive = link.upgrade().is_some_and(|link| link.check().is_ok());
+        let Some(host) = host.upgrade().filter(|_| is_alive) else {
+            return;
+        };
+        let mut is_over = true;
+        for (region, place) in host.apart() {
+            if host.window.is_left() {
+                return;
+            }
+            is_over &= host.join(&region, &place) == Outcome::Settled;
+        }
+        drop(host);
+        if is_over {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
