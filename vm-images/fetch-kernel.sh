@@ -3,7 +3,9 @@
 # of Debian that this is, from Debian's mirror into a folder. Nothing is
 # installed: a kernel's packages would change what this machine boots.
 #
-# usage: fetch-kernel.sh CACHE
+# usage: fetch-kernel.sh CACHE [FLAVOUR]
+#   FLAVOUR  cloud-amd64 (default), or amd64, which has drivers that the cloud
+#            kernel lacks, 9p among them
 # Prints the kernel's release, as in uname -r. Afterwards CACHE/kernel/RELEASE
 # holds vmlinuz, lib/modules/RELEASE and headers, the folder that a module is
 # built against (KDIR). A second call finds them there; removing CACHE/kernel
@@ -13,6 +15,7 @@ set -euo pipefail
 # Where Debian keeps depmod, which users who are not root lack.
 PATH=$PATH:/usr/sbin:/sbin
 
+flavour=${2:-cloud-amd64}
 mkdir -p "$1/kernel"
 cache=$(cd "$1" && pwd)
 # One at a time; a process that waited finds the kernel there.
@@ -21,6 +24,7 @@ flock 9
 
 # shellcheck source=/dev/null
 known=$cache/kernel/of-$(. /etc/os-release && echo "${VERSION_CODENAME:-debian}")
+[ "$flavour" = cloud-amd64 ] || known+=-$flavour
 if [ -e "$known" ]; then
 	release=$(cat "$known")
 	if [ -e "$cache/kernel/$release/headers/Makefile" ]; then
@@ -29,7 +33,7 @@ if [ -e "$known" ]; then
 	fi
 fi
 
-# The packages that Debian's newest headers for its cloud kernel consist of.
+# The packages that Debian's newest headers for this kernel consist of.
 depends() {
 	apt-cache --no-all-versions show "$1" 2>/dev/null |
 		sed -n 's/^Depends: //p' | sed 's/[,|]/\n/g' | sed 's/^ *//; s/ .*//'
@@ -37,7 +41,7 @@ depends() {
 
 fetch() {
 	local headers
-	headers=$(depends linux-headers-cloud-amd64 | grep -m 1 '^linux-headers-.*-cloud-') || return 1
+	headers=$(depends "linux-headers-$flavour" | grep -m 1 "^linux-headers-.*-$flavour\$") || return 1
 	release=${headers#linux-headers-}
 	echo "fetching Debian's kernel $release"
 	local parts
@@ -54,7 +58,7 @@ cd "$part"
 	if ! fetch; then
 		# The lists may be missing, or older than the mirror.
 		if [ "$(id -u)" != 0 ]; then
-			echo "fetch-kernel: apt does not have the packages of Debian's cloud kernel;" \
+			echo "fetch-kernel: apt does not have the packages of Debian's kernel;" \
 				"'apt-get update' as root may help"
 			exit 1
 		fi
@@ -62,7 +66,7 @@ cd "$part"
 		rm -f ./*.deb
 		fetch || {
 			cat apt.log
-			echo "fetch-kernel: Debian's mirror does not have the packages of its cloud kernel"
+			echo "fetch-kernel: Debian's mirror does not have the packages of its kernel"
 			exit 1
 		}
 	fi

@@ -15,6 +15,7 @@
 #                     PARAGPU_QEMU has to name a QEMU from 10.1 on
 #   --vsock SOCKET    the VM's vsock: socket of a vhost-user daemon
 #   --network         a network card: the host is 10.0.2.2 to the VM
+#   --avx             without KVM too, a processor with AVX2
 #   --file SRC=DEST   one more file for the initramfs; may be repeated
 #   --memory SIZE     of the VM (default 1G)
 #   --cpus N          of the VM (default 2)
@@ -35,14 +36,16 @@ fail() {
 	exit 125
 }
 
-kernel='' initramfs='' commands='' out='' device='' vfio_user='' vsock='' network=no
+kernel='' initramfs='' commands='' out='' device='' vfio_user='' vsock='' network=no avx=no
 memory=1G cpus=2 timeout=300 append='' files=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
-	if [ "$1" = --network ]; then
-		network=yes
+	case $1 in
+	--network | --avx)
+		printf -v "${1#--}" yes
 		shift
 		continue
-	fi
+		;;
+	esac
 	[ $# -ge 2 ] || fail "$1 needs a value"
 	case $1 in
 	--kernel) kernel=$2 ;;
@@ -112,7 +115,8 @@ start() {
 	if [ "$accel" = tcg ]; then
 		# Emulated AVX is slower than what libraries choose without it, and an
 		# emulated processor speculates nothing that the kernel must prevent.
-		accel=tcg,thread=multi cpu+=,-avx,-avx2,-fma,-f16c emulated=mitigations=off
+		accel=tcg,thread=multi emulated=mitigations=off
+		[ "$avx" = yes ] || cpu+=,-avx,-avx2,-fma,-f16c
 	fi
 	: >"$to/console.log"
 	: >"$to/output.log"

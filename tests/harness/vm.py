@@ -18,10 +18,15 @@ IMAGES = os.path.join(ROOT, "vm-images")
 # Port of the daemon as VMs see it over vsock.
 VSOCK_PORT = 7014
 
+# What build_image needs for a VM that shares files of this machine: Debian's cloud
+# kernel has no 9p.
+SHARING = {"flavour": "amd64", "drivers": "virtio_pci virtio_net 9pnet_virtio 9p overlay"}
 
-def build_image(output, files=()):
-    """Builds kernel module and initramfs; returns the kernel's folder."""
-    fetched = subprocess.check_output([os.path.join(IMAGES, "fetch-kernel.sh"), CACHE], text=True)
+
+def build_image(output, files=(), flavour="cloud-amd64", drivers=None, programs=True):
+    """Builds kernel module and initramfs for a flavour of Debian's kernel; returns the
+    kernel's folder. `drivers` are other modules of the kernel than the usual ones."""
+    fetched = subprocess.check_output([os.path.join(IMAGES, "fetch-kernel.sh"), CACHE, flavour], text=True)
     release = fetched.split()[-1]
     kernel = os.path.join(CACHE, "kernel", release)
     module = os.path.join(ROOT, "out", "module", release)
@@ -31,20 +36,25 @@ def build_image(output, files=()):
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    pack_image(output, kernel, ("--module", os.path.join(module, "paragpu.ko")), files)
+    options = ["--module", os.path.join(module, "paragpu.ko"), *(("--drivers", drivers) if drivers else ())]
+    pack_image(output, kernel, options, files, programs)
     return kernel
 
 
-def pack_image(output, kernel, options=(), files=()):
-    """Makes the initramfs for a kernel's folder; `files` are pairs of source and place."""
-    placed = [f"{binary('paragpu')}=/usr/bin/paragpu", *(f"{source}={place}" for source, place in files)]
+def pack_image(output, kernel, options=(), files=(), programs=True):
+    """Makes the initramfs for a kernel's folder; `files` are pairs of source and place.
+    Without `programs` it has none of ours, and no libraries."""
+    placed = [f"{source}={place}" for source, place in files]
+    content = []
+    if programs:
+        placed.insert(0, f"{binary('paragpu')}=/usr/bin/paragpu")
+        content = ["--programs", PROGRAMS, "--libraries", LIBRARIES]
     subprocess.run(
         [
             os.path.join(IMAGES, "make-initramfs.sh"),
             *("--kernel", kernel),
             *("--output", output),
-            *("--programs", PROGRAMS),
-            *("--libraries", LIBRARIES),
+            *content,
             *(argument for file in placed for argument in ("--file", file)),
             *options,
         ],
@@ -189,6 +199,28 @@ class Vsock:
         self.stop()
 
 
+# Makes this machine's files the VM's, below /machine. What the VM writes stays in its
+# memory. 9p's loose cache keeps what was read, and lets libraries be mapped.
+SHARED_FILES = """
+modprobe -a 9p overlay
+mkdir -p /shared /written /machine
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro shared /shared || exit 126
+mount -t tmpfs tmpfs /written
+mkdir /written/files /written/work
+mount -t overlay -o lowerdir=/shared,upperdir=/written/files,workdir=/written/work overlay /machine || exit 126
+for folder in proc sys dev dev/shm; do
+    mount --bind /$folder /machine/$folder || exit 126
+done
+"""
+
+
+def sharing(folder="/"):
+    """QEMU's options for a VM that shares a folder's files, which it cannot change."""
+    # Several file systems may use one inode number.
+    backend = f"local,id=shared,path={folder},security_model=none,readonly=on,multidevs=remap"
+    return ["-fsdev", backend, "-device", "virtio-9p-pci,fsdev=shared,mount_tag=shared"]
+
+
 # For each communicator, rewrites the configuration and runs each program
 # with the counters of its own; one JSON line each. Commands of the shell alone
 # around a program: without KVM each process costs as much as a small program.
@@ -305,17 +337,30 @@ def pluggable_device(monitor, device):
 
 
 def boot(
-    kernel, initramfs, script, on_line, *, device=None, vsock=None, tcp=None, timeout=300, pluggable=False, options=()
+    kernel,
+    initramfs,
+    script,
+    on_line,
+    *,
+    device=None,
+    vsock=None,
+    tcp=None,
+    timeout=300,
+    pluggable=False,
+    machine=("--memory", "2G"),
+    options=(),
+    keep=None,
 ):
     """Boots a VM that runs a shell script; `on_line` sees each line that it
     prints. Where its device is `pluggable` the script has it taken out and put
-    in, as tests/vm/hotplug.py says. `options` are more of QEMU's. Returns the
+    in, as tests/vm/hotplug.py says. `machine` are options of run-vm.sh, `options`
+    more of QEMU's. The logs go to the folder `keep`, if there is one. Returns the
     VM's description, which is empty if it did not boot."""
     with tempfile.TemporaryDirectory(prefix="paragpu-boot-") as folder:
         commands = os.path.join(folder, "commands")
         with open(commands, "w", encoding="utf-8") as file:
             file.write(script)
-        out, extra, plugger = os.path.join(folder, "vm"), list(options), None
+        out, extra, plugger = keep or os.path.join(folder, "vm"), list(options), None
         if pluggable:
             monitor = os.path.join(folder, "monitor")
             extra += pluggable_device(monitor, device)
@@ -323,7 +368,7 @@ def boot(
             plugger = subprocess.Popen(
                 owned([os.path.join(ROOT, "tests", "vm", "hotplug.py"), *hotplug]), stdout=subprocess.DEVNULL
             )
-        machine = subprocess.Popen(
+        run = subprocess.Popen(
             [
                 os.path.join(IMAGES, "run-vm.sh"),
                 *("--kernel", kernel),
@@ -333,7 +378,7 @@ def boot(
                 *(option_of(device) if device else ()),
                 *(("--vsock", vsock.socket) if vsock else ()),
                 *(("--network",) if tcp else ()),
-                *("--memory", "2G"),
+                *machine,
                 *("--timeout", str(timeout)),
                 *(["--", *extra] if extra else ()),
             ],
@@ -342,10 +387,10 @@ def boot(
             errors="replace",
             env=environment_of(device),
         )
-        with machine.stdout:
-            for line in machine.stdout:
+        with run.stdout:
+            for line in run.stdout:
                 on_line(line.strip())
-        machine.wait(60)
+        run.wait(60)
         if plugger:
             plugger.terminate()
             plugger.wait(20)
