@@ -3,6 +3,7 @@
 # here and without a network:
 #
 #   tests/bench/gpu.sh [test|moves|felt|vm|bench|quick|experiments|lammps|vms|shares|pair|all] [FOLDER]
+#   tests/bench/gpu.sh vm-frameworks [FOLDER [ARGUMENT...]]
 #
 # test: every program, compared with native, and moved in the middle of a run.
 # moves: only that. felt: what programs feel of their moves. vm: every program in a VM over pci. bench: the whole benchmark.
@@ -12,18 +13,21 @@
 # pair: what takes two GPUs, in about five minutes: peer access, managed memory and its moves between
 # them, managed variables and pools, and every function that names a device, with the second one.
 # Needs nvcc, and out/prototypes.json (`make prototypes`).
+# vm-frameworks: PyTorch, CuPy, Triton and JAX in a VM over pci, with this machine's Python and
+# wheels; the arguments go to tests/frameworks/test_gpu_vm.py.
 # all (default): test, then quick. Results go to FOLDER (default: out). Without a GPU
 # it says so and ends with 0.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=all
 case ${1:-} in
-test | moves | felt | vm | bench | quick | experiments | lammps | vms | shares | pair | all)
+test | moves | felt | vm | vm-frameworks | bench | quick | experiments | lammps | vms | shares | pair | all)
     what=$1
     shift
     ;;
 esac
 folder=${1:-out}
+[ $# = 0 ] || shift
 
 # The question needs no binaries: without a folder of them the import would build.
 if ! reason=$(cd tests/bench && PARAGPU_TEST_BINARIES=none python3 -c 'import gpu
@@ -70,14 +74,19 @@ moves)
 felt)
     python3 tests/bench/bench_migrate.py --output "$folder/bench-felt.json" --rounds 5 felt || status=1
     ;;
-vm)
+vm | vm-frameworks)
     if [ -e "$kit/vm.tar.xz" ] && ! $built; then
         carried=$(mktemp -d)
         trap 'rm -rf "$carried"' EXIT
         tar -C "$carried" -xJf "$kit/vm.tar.xz"
         export PARAGPU_TEST_VM=$carried/vm PATH=$carried/vm/bin:$PATH
     fi
-    python3 tests/bench/test_gpu.py --vm --output "$folder/test-gpu-vm.json" --log "$folder/test-gpu-vm-daemon.log" || status=1
+    if [ "$what" = vm ]; then
+        python3 tests/bench/test_gpu.py --vm --output "$folder/test-gpu-vm.json" --log "$folder/test-gpu-vm-daemon.log" || status=1
+    else
+        python3 tests/frameworks/test_gpu_vm.py --output "$folder/vm-frameworks.json" --log "$folder/vm-frameworks-daemon.log" \
+            --logs "$folder/vm-frameworks" "$@" || status=1
+    fi
     ;;
 bench)
     python3 tests/bench/bench_gpu.py --output "$folder/bench-gpu.json" --log "$folder/bench-gpu-daemon.log" || status=1

@@ -4,9 +4,10 @@
 #
 #   tests/bench/kit.sh [--vm] [FOLDER]      default: out/gpu-kit
 #
-# --vm adds vm.tar.xz: a QEMU with the libraries and firmware that it needs, the
-# demo VM's kernel and an initramfs, for `gpu.sh vm`. LAMMPS comes along where
-# `make lammps` built it.
+# --vm adds vm.tar.xz: a QEMU with the libraries and firmware that it needs, a
+# kernel and an initramfs, for `gpu.sh vm` and `gpu.sh vm-frameworks`. The kernel
+# is not the demo VM's, which cannot share files. LAMMPS comes along where `make
+# lammps` built it.
 #
 # Copy the repository with that folder to the machine; gpu.sh there finds it.
 set -euo pipefail
@@ -60,7 +61,7 @@ if $vm; then
     kernel=$(PARAGPU_TEST_BINARIES=$PWD/$kit/bin PARAGPU_TEST_LIBRARIES=$PWD/$kit/lib PARAGPU_TEST_PROGRAMS=$PWD/$kit/programs \
         PYTHONPATH=tests python3 -c 'import sys
 from harness import vm
-print(vm.build_image(sys.argv[1]))' "$work/vm/initramfs.cpio")
+print(vm.build_image(sys.argv[1], **vm.SHARING))' "$work/vm/initramfs.cpio")
     cp -L "$kernel/vmlinuz" "$work/vm/kernel/"
     qemu=$(command -v qemu-system-x86_64)
     # They run with the loader and libraries of this machine.
