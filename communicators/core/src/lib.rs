@@ -24,6 +24,7 @@ mod nowhere;
 mod polling;
 mod readiness;
 mod retained;
+mod streaming_unsafe;
 mod traits;
 mod window_unsafe;
 
@@ -45,6 +46,7 @@ pub use nowhere::Nowhere;
 pub use polling::{Adaptive, Backoff, Forecast, Polling, Spin, Waited, Waiter};
 pub use readiness::poll_until;
 pub use retained::Retained;
+pub use streaming_unsafe::copy_past_caches;
 pub use traits::{Frame, Pinner, Receiver, Sender, Wait, Wake};
 pub use window_unsafe::{Keeper, Window, WindowError};
 

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::Error;
+use crate::{Error, copy_past_caches};
 
 /// A range outside the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -176,6 +176,17 @@ impl Window {
         Ok(())
     }
 
+    /// As [`copy_out`](Self::copy_out), past the caches.
+    ///
+    /// # Errors
+    /// As [`copy_out`](Self::copy_out).
+    pub fn stream_out(&self, offset: u64, bytes: &mut [u8]) -> Result<(), WindowError> {
+        let at = self.place(offset, bytes.len() as u64)?;
+        // SAFETY: as in copy_out.
+        unsafe { copy_past_caches(at, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
     /// Returns a pointer to the checked range `offset..offset + length`. It is valid while
     /// the window lives.
     ///
@@ -246,6 +257,10 @@ mod tests {
         let mut out = [0; 11];
         window.copy_out(89, &mut out).unwrap();
         assert_eq!(out, [0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7]);
+        let mut streamed = [0; 11];
+        window.stream_out(89, &mut streamed).unwrap();
+        assert_eq!(streamed, out);
+        assert!(window.stream_out(90, &mut streamed).is_err());
     }
 
     #[test]

@@ -208,12 +208,15 @@ impl Slot<'_> {
         bytes.filter(|_| window.is_there()).ok_or(LOST)
     }
 
-    /// Copies `bytes.len()` bytes at `at` out of the slot.
-    pub(crate) fn empty(&self, at: usize, bytes: &mut [u8]) -> Result<()> {
-        self.staging
-            .window
-            .copy_out(self.offset() + at as u64, bytes)
-            .map_err(|_| Status::UNKNOWN)?;
+    /// Copies `bytes.len()` bytes at `at` out of the slot. `is_much`: they are part of so many
+    /// that the processor's caches do not hold them.
+    pub(crate) fn empty(&self, at: usize, bytes: &mut [u8], is_much: bool) -> Result<()> {
+        let (window, at) = (&self.staging.window, self.offset() + at as u64);
+        let copied = match is_much {
+            true => window.stream_out(at, bytes),
+            false => window.copy_out(at, bytes),
+        };
+        copied.map_err(|_| Status::UNKNOWN)?;
         // A device that was removed left no bytes.
         let there = self.staging.window.is_there();
         there.then_some(()).ok_or(LOST)

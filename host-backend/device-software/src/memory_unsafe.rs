@@ -18,9 +18,12 @@ use crate::shared;
 use crate::written::Written;
 use alias_unsafe::Alias;
 pub use alias_unsafe::Twice;
+use paragpu_communicator::copy_past_caches;
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+/// Bytes of host memory that go past the caches to the device: parts of a larger copy.
+const STREAMED: u64 = 256 << 10;
 const CHUNK_SHIFT: u32 = CHUNK.trailing_zeros();
 const NONE: u8 = 0;
 const MAPPED: u8 = 1;
@@ -600,11 +603,16 @@ impl Memory {
         Some(done)
     }
 
+    /// Whether an address is one of device memory.
+    fn holds(&self, address: u64) -> bool {
+        address.wrapping_sub(self.base) < DEVICE_STRIDE
+    }
+
     fn backed(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else {
             return false;
         };
-        if address >= self.base && end <= self.base + DEVICE_STRIDE {
+        if self.holds(address) && end <= self.base + DEVICE_STRIDE {
             let (first, last) = (address - self.base, end - self.base);
             let range = (first >> CHUNK_SHIFT) as usize..(last.div_ceil(CHUNK)) as usize;
             return self.chunks[range]
@@ -624,14 +632,16 @@ impl Memory {
         if !self.backed(destination, size) || !self.backed(source, size) {
             return false;
         }
+        let (to, from) = (destination as usize, source as usize);
+        let comes_in = size >= STREAMED && self.holds(destination) && !self.holds(source);
         // SAFETY: both ranges were checked to be mapped; no Rust reference covers either.
-        // Concurrent accesses of kernels are races of the guest on its own data.
+        // Concurrent accesses of kernels are races of the guest on its own data. The arena
+        // and host memory do not overlap.
         unsafe {
-            libc::memmove(
-                pointer_mut(destination as usize),
-                pointer(source as usize),
-                size as usize,
-            );
+            match comes_in {
+                true => copy_past_caches(pointer(from), pointer_mut(to), size as usize),
+                false => _ = libc::memmove(pointer_mut(to), pointer(from), size as usize),
+            }
         }
         self.wrote(destination, size);
         true

@@ -44,6 +44,8 @@ const INLINE: usize = 64 << 10;
 /// The same to the device, if the program waits for the stream's work anyway. A slot of the
 /// window costs it less than the bytes of a call, but may be busy for as long as the stream.
 const INLINE_AWAITED: usize = 2 << 10;
+/// Bytes of a copy that leaves little of itself in a processor's caches.
+const MUCH: usize = 16 << 20;
 /// Maximum bytes of a copy in one call: a frame without the call's other fields.
 const PART: usize = MAX_PAYLOAD - 64;
 
@@ -424,7 +426,7 @@ impl Copies {
         }
         let mut copied = 0;
         destination.fill(at, length, |bytes| {
-            let result = slot.empty(copied, bytes);
+            let result = slot.empty(copied, bytes, destination.len() >= MUCH);
             copied += bytes.len();
             result
         })
