@@ -157,15 +157,12 @@ fn join_all(host: &Weak<HostMemory>, link: &Weak<Link>) {
         let Some(host) = host.upgrade().filter(|_| is_alive) else {
             return;
         };
-        let mut is_over = true;
-        for (region, place) in host.apart() {
-            if host.window.is_left() {
-                return;
-            }
-            is_over &= host.join(&region, &place) == Outcome::Settled;
-        }
+        // A busy device delays the program once each time, not for each shadow.
+        let is_busy = host.apart().into_iter().any(|(region, place)| {
+            !host.window.is_left() && host.join(&region, &place) == Outcome::Busy
+        });
         drop(host);
-        if is_over {
+        if !is_busy {
             return;
         }
         std::thread::sleep(PAUSE);

@@ -115,6 +115,7 @@ fn only_a_wait_for_kernels_that_may_print_looks_for_output() {
     load_image(&mut guest, hash);
     let prints = kernel(&mut guest, 20, "noop");
     let base = guest.regions.arena;
+    let mut earlier = guest.device.count("flush_output");
     for round in 1..4 {
         guest.device.hold(0, true);
         guest.post(&launch(prints, LEGACY, &[]));
@@ -125,8 +126,9 @@ fn only_a_wait_for_kernels_that_may_print_looks_for_output() {
         guest.device.hold(0, false);
         assert_eq!(ended(&mut guest), 0, "it printed nothing");
         assert_eq!(guest.device.count("operate"), round - 1);
-        assert_eq!(guest.device.count("flush_output"), round);
-        // What it might have printed was read.
+        // What it might have printed was read, more than once if it took long.
+        let read = guest.device.count("flush_output");
+        assert!(read > earlier, "{read} times, {earlier} before it");
         guest.device.hold(0, true);
         guest.post(&fill(base, 1, 16));
         wait(&mut guest);
@@ -135,7 +137,8 @@ fn only_a_wait_for_kernels_that_may_print_looks_for_output() {
         guest.call(&StreamSynchronize { stream: LEGACY }).unwrap();
         assert_eq!(word(&guest), 0);
         assert_eq!(guest.device.count("operate"), round, "the device clears it");
-        assert_eq!(guest.device.count("flush_output"), round);
+        assert_eq!(guest.device.count("flush_output"), read);
+        earlier = read;
     }
     guest.goodbye();
 }
