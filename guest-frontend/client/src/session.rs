@@ -106,8 +106,7 @@ impl Session {
             }
             let _ = writeln!(stderr, "paragpu: device {ordinal} uses {communicator}");
         }
-        let has_window = connection.window.is_some();
-        let recovery = Recovery::new(config, ordinal, &welcome, has_window);
+        let recovery = Recovery::new(config, ordinal, &welcome);
         Self::with_recovery(connection, welcome, ordinal, spin, recovery)
     }
 

@@ -70,6 +70,11 @@ impl PinnedWindow {
         self.memory().filter(|window| window.address() == self.base)
     }
 
+    /// Whether the session has had one.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.memory().is_some()
+    }
+
     /// Adopts the window of a new connection. Returns false if there has been one.
     pub(crate) fn adopt(&self, window: Arc<Window>) -> bool {
         self.memory.set(Mapped::new(window)).is_ok()
@@ -136,7 +141,7 @@ impl PinnedWindow {
 
     /// Records that a kernel received these parameters.
     pub(crate) fn note_parameters(&self, parameters: &[u8]) {
-        if self.is_known() {
+        if self.pinned().is_none() || self.is_known() {
             return;
         }
         let mut words = parameters.as_chunks::<8>().0.iter();

@@ -46,8 +46,10 @@ pub(crate) trait PinnedMemory: Send + Sync {
     /// Records that the host has received the contents.
     fn settle_contents(&self);
 
+    /// Whether the session has a window, or has left it.
+    fn has_window(&self) -> bool;
+
     /// Adopts the window of a new connection, if the session had none: memory that is pinned
-    /// from now on lies there, and what was pinned before follows. Returns whether the session
-    /// has a window now.
-    fn adopt_window(self: Arc<Self>, window: Arc<Window>) -> bool;
+    /// from now on lies there, and what was pinned before follows.
+    fn adopt_window(self: Arc<Self>, window: Arc<Window>);
 }

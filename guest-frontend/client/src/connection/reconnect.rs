@@ -5,7 +5,7 @@
 //! each call is executed once and each reply arrives once, wherever the connection broke.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Error as TravelError, Sender, Wait};
@@ -30,7 +30,6 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mi
 pub(crate) struct Recovery {
     /// That of the last welcome: a copy of a session has a token of its own.
     token: Mutex<[u8; 16]>,
-    has_window: AtomicBool,
     dialer: Mutex<Dialer>,
     /// The destination to which the host sends the session.
     goal: Mutex<Option<Dialer>>,
@@ -44,18 +43,12 @@ pub(crate) struct Recovery {
 impl Recovery {
     /// For the session that began with `welcome`; `None` if the host does not keep
     /// sessions.
-    pub(crate) fn new(
-        config: &Guest,
-        ordinal: u32,
-        welcome: &Welcome,
-        has_window: bool,
-    ) -> Option<Self> {
+    pub(crate) fn new(config: &Guest, ordinal: u32, welcome: &Welcome) -> Option<Self> {
         if welcome.token == [0; 16] {
             return None;
         }
         Some(Self {
             token: Mutex::new(welcome.token),
-            has_window: AtomicBool::new(has_window),
             dialer: Mutex::new(Dialer::new(config, ordinal)?),
             goal: Mutex::new(None),
             configured: Mutex::new(config.tcp.address.0.clone()),
@@ -233,7 +226,7 @@ impl Link {
             let resume = Resume {
                 token: *recovery.token.lock(),
                 received: incoming.received,
-                has_window: recovery.has_window.load(Ordering::Relaxed),
+                has_window: self.pinned().is_some_and(|pinned| pinned.has_window()),
             };
             let dialed = match &goal {
                 Some(dialer) => dialer.dial(resume),
@@ -316,7 +309,8 @@ impl Link {
         let pinned = self.pinned();
         let is_apart = pinned.as_ref().is_some_and(|pinned| pinned.is_apart());
         let copies = is_apart || welcome.wants_pinned;
-        if recovery.has_window.load(Ordering::Relaxed) && welcome.shares_window == copies {
+        let has_window = pinned.as_ref().is_some_and(|pinned| pinned.has_window());
+        if has_window && welcome.shares_window == copies {
             return Err(Broken::Over(
                 "the host has other memory where the session has its pinned memory".into(),
             ));
@@ -343,11 +337,8 @@ impl Link {
             generation: outgoing.generation,
         };
         let sender = Arc::clone(&outgoing.sender);
-        if let Some(window) = connection.window
-            && let Some(pinned) = pinned.clone()
-            && pinned.adopt_window(window)
-        {
-            recovery.has_window.store(true, Ordering::Relaxed);
+        if let (Some(window), Some(pinned)) = (connection.window, pinned.clone()) {
+            pinned.adopt_window(window);
         }
         if welcome.wants_pinned {
             // Before the calls that may use it.

@@ -22,7 +22,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::ShadowJoin;
 use parking_lot::Mutex;
 
-use super::{Backing, HostMemory, PAGE, ShadowPlace, free_in};
+use super::{Backing, HostMemory, ShadowPlace, free_in};
 use crate::connection::Link;
 use crate::shadow::Region;
 use crate::sys::moved_pages::MovedPages;
@@ -59,16 +59,14 @@ impl ShadowPlace {
 }
 
 impl HostMemory {
-    /// Adopts the window of a new connection, and makes shadows parts of it. Returns whether
-    /// the session has one now.
-    pub(super) fn adopt_window(self: Arc<Self>, window: Arc<Window>) -> bool {
+    /// Adopts the window of a new connection, and makes shadows parts of it.
+    pub(super) fn adopt_window(self: Arc<Self>, window: Arc<Window>) {
         if self.window.is_left() || !self.window.adopt(window) {
-            return false;
+            return;
         }
         *self.free.lock() = Some(free_in(&self.window));
         let (own, link) = (Arc::downgrade(&self), Arc::downgrade(&self.link));
         process::spawn("paragpu-join", move || join_all(&own, &link));
-        true
     }
 
     /// The shadows of memory that the program pinned.
@@ -110,7 +108,7 @@ impl HostMemory {
         if self.window.is_left() {
             // During the call, and without this shadow: the new host has zeros there.
             region.show();
-            region.begin_anew(&mut state, self.streams.progress().posted());
+            region.agree_on_zeros(&mut state, self.streams.progress().posted());
             return Outcome::Settled;
         }
         place.joining.joined.store(true, Ordering::Release);
@@ -123,9 +121,8 @@ impl HostMemory {
     fn move_shadow(&self, region: &Region) -> Option<(u64, MovedPages)> {
         let (base, length) = region.on_wire();
         let program = region.in_program().0 - (region.device() - base);
-        let offset = self.free.lock().as_mut()?.take(length, PAGE)?;
-        let second = self.window.second(offset, length);
-        let pages = second.and_then(|second| second.replace(program, self.window.base() + offset));
+        let (offset, second) = self.take_second(length)?;
+        let pages = second.replace(program, self.window.base() + offset);
         if pages.is_none() {
             self.give_back(offset, length);
         }
@@ -138,14 +135,13 @@ impl HostMemory {
         let Some((offset, pages)) = place.joining.moved.lock().take() else {
             return;
         };
-        let parted = match place.pages {
-            // It is unmapped next.
-            Some(_) => pages.abandon(),
-            None => pages.give_back(),
-        };
-        if parted {
-            self.give_back(offset, region.on_wire().1);
+        if place.pages.is_some() {
+            // The library's own, which it unmaps next.
+            pages.abandon();
+        } else if !pages.give_back() {
+            return;
         }
+        self.give_back(offset, region.on_wire().1);
     }
 }
 

@@ -33,8 +33,12 @@ impl PinnedMemory for HostMemory {
         self.contents.lock().clear();
     }
 
-    fn adopt_window(self: Arc<Self>, window: Arc<Window>) -> bool {
-        HostMemory::adopt_window(self, window)
+    fn has_window(&self) -> bool {
+        self.window.is_mapped()
+    }
+
+    fn adopt_window(self: Arc<Self>, window: Arc<Window>) {
+        HostMemory::adopt_window(self, window);
     }
 
     /// Turns all pinned memory of the window into shadows, and returns the contents that the

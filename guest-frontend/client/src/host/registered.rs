@@ -7,17 +7,13 @@ use paragpu_protocol::table::{HostMap, HostUnmap};
 
 use super::{Backing, HostMemory, PAGE, Pinned};
 use crate::error::Result;
-use crate::sys::moved_pages::MovedPages;
+use crate::sys::moved_pages::{MovedPages, SecondMapping};
 
 impl HostMemory {
     /// Makes pages of the program part of the window. Returns their offset and the pages.
     /// `None` if that is impossible or unsafe.
     pub(super) fn move_in(&self, address: u64, length: u64) -> Option<(u64, MovedPages)> {
-        let offset = self.free.lock().as_mut()?.take(length, PAGE)?;
-        let Some(second) = self.window.second(offset, length) else {
-            self.give_back(offset, length);
-            return None;
-        };
+        let (offset, second) = self.take_second(length)?;
         let map = HostMap {
             offset: WindowOffset(offset),
             size: length,
@@ -37,6 +33,16 @@ impl HostMemory {
             self.give_back(offset, length);
         }
         None
+    }
+
+    /// A part of the window, mapped a second time, and its offset. `None` if there is no room.
+    pub(super) fn take_second(&self, length: u64) -> Option<(u64, SecondMapping)> {
+        let offset = self.take_offset(length)?;
+        let second = self.window.second(offset, length);
+        if second.is_none() {
+            self.give_back(offset, length);
+        }
+        Some((offset, second?))
     }
 
     /// Pins what [`move_in`](Self::move_in) moved.

@@ -132,7 +132,17 @@ impl Region {
     /// Records that both sides agree on the program's current contents, and that work of the
     /// session up to `position` may still write to it.
     pub(crate) fn agree(&self, state: &mut State, position: u64) -> Arc<Vec<u8>> {
-        state.agreed = Arc::new(self.host.part(0, self.host.len()).to_vec());
+        let contents = self.host.part(0, self.host.len()).to_vec();
+        Self::agree_on(state, contents, position)
+    }
+
+    /// The same for a host that has zeros.
+    pub(crate) fn agree_on_zeros(&self, state: &mut State, position: u64) {
+        Self::agree_on(state, vec![0; self.host.len()], position);
+    }
+
+    fn agree_on(state: &mut State, contents: Vec<u8>, position: u64) -> Arc<Vec<u8>> {
+        state.agreed = Arc::new(contents);
         state.gone = false;
         if state.writers.is_empty() {
             WRITERS.fetch_add(1, Ordering::AcqRel);
@@ -150,15 +160,11 @@ impl Region {
     /// already found it.
     pub(crate) fn part_from(&self, state: &mut State) {
         state.gone = true;
+        // Nothing is compared with it any more.
+        state.agreed = Arc::default();
         if !std::mem::take(&mut state.writers).is_empty() {
             WRITERS.fetch_sub(1, Ordering::AcqRel);
         }
-    }
-
-    /// Records that a host has zeros, and that work of the session may write to them.
-    pub(crate) fn begin_anew(&self, state: &mut State, position: u64) {
-        self.agree(state, position);
-        state.agreed = Arc::new(vec![0; self.host.len()]);
     }
 
     /// Whether the locked shadow is one of which the host has no copy.

@@ -115,11 +115,9 @@ impl MovedPages {
         self.address.as_ptr() as u64
     }
 
-    /// Stops to give forked children copies of them, because they will be unmapped. Returns
-    /// true.
-    pub(crate) fn abandon(&self) -> bool {
+    /// Stops to give forked children copies of them, because they will be unmapped.
+    pub(crate) fn abandon(&self) {
         Locked::take().remove(self);
-        true
     }
 
     /// Replaces them by private pages with the same contents. Returns false if writers
