@@ -24,8 +24,8 @@ use crate::transfer::state::{StateError, device};
 
 /// Size of a hash in bytes.
 const HASH: u64 = 32;
-/// Bytes that the device hashes at once, while the next ones arrive.
-const HASHED_AT_ONCE: u64 = 64 << 20;
+/// Bytes that the device hashes at once, while the next ones arrive: a few milliseconds' work.
+const HASHED_AT_ONCE: u64 = 1 << 30;
 /// Streams that hash. Ranges that are not contiguous are hashed one after another, each by a
 /// small part of a GPU.
 const STREAMS: usize = 4;
@@ -151,9 +151,10 @@ struct DeviceHashes {
     copied: EventId,
     /// Offset of the first hash in the staging memory.
     first: u64,
+    /// Of the ranges that were submitted.
     expected: Vec<[u8; 32]>,
-    /// Ranges that are not submitted.
-    ranges: Vec<(u64, u64)>,
+    /// Ranges that were not: address, size and expected hash.
+    waiting: Vec<(u64, u64, [u8; 32])>,
     bytes: u64,
 }
 
@@ -165,7 +166,7 @@ impl DeviceHashes {
             copied: device(gpu.event_create(UNTIMED))?,
             first,
             expected: Vec::new(),
-            ranges: Vec::new(),
+            waiting: Vec::new(),
             bytes: 0,
         })
     }
@@ -175,8 +176,7 @@ impl DeviceHashes {
         let (Some(address), Some(hash)) = (part.chunk.address(), part.hash) else {
             return Err(StateError::Order("a chunk without an address"));
         };
-        self.expected.push(hash);
-        self.ranges.push((address, part.chunk.size()));
+        self.waiting.push((address, part.chunk.size(), hash));
         self.bytes += part.chunk.size();
         match self.bytes >= HASHED_AT_ONCE {
             true => self.submit(gpu, ring),
@@ -191,17 +191,23 @@ impl DeviceHashes {
         };
         device(gpu.event_record(self.copied, ring.stream()))?;
         device(gpu.stream_wait_event(stream, self.copied))?;
-        let before = (self.expected.len() - self.ranges.len()) as u64;
-        let out = ring.memory().address() + self.first + before * HASH;
-        device(gpu.hash(&self.ranges, out, stream))?;
-        self.ranges.clear();
+        let out = ring.memory().address() + self.first + self.expected.len() as u64 * HASH;
+        // Threads read them out of order. One launch hashes a whole run.
+        self.waiting.sort_unstable();
+        let ranges = self
+            .waiting
+            .iter()
+            .map(|&(address, size, _)| (address, size));
+        device(gpu.hash(&ranges.collect::<Vec<_>>(), out, stream))?;
+        let hashes = self.waiting.drain(..).map(|(_, _, hash)| hash);
+        self.expected.extend(hashes);
         self.bytes = 0;
         Ok(())
     }
 
     /// Waits for all hashes and compares them.
     fn check(&mut self, gpu: &mut Gpu, ring: &StagingRing) -> Result<(), StateError> {
-        if !self.ranges.is_empty() {
+        if !self.waiting.is_empty() {
             self.submit(gpu, ring)?;
         }
         for stream in &self.streams {
