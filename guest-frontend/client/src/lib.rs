@@ -65,6 +65,7 @@ mod statistics;
 pub mod stream;
 pub mod sys;
 pub mod texture;
+mod thread_number;
 mod user_object;
 pub mod virtual_memory;
 mod virtual_space;

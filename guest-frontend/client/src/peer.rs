@@ -64,6 +64,8 @@ pub(crate) fn map(
         return Err(Status::NOT_SUPPORTED);
     }
     let token = offer.token;
+    owner.note_shared_memory();
+    accessing.note_shared_memory();
     accessing.call(&MemTake {
         address,
         size,

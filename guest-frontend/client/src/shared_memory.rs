@@ -172,6 +172,7 @@ impl SharedMemory {
     pub fn offer(&self, address: u64, kind: Kind, note: u64) -> Result<SharedName> {
         let (start, length) = self.memory.block(address).ok_or(Status::INVALID_VALUE)?;
         let offer: MemoryOffer = self.link.call(&MemOffer { address: start })?;
+        self.link.note_shared_memory();
         let offset = start
             .checked_sub(offer.base)
             .filter(|offset| length <= offer.size && *offset <= offer.size - length)
@@ -220,6 +221,7 @@ impl SharedMemory {
         let (size, token) = (name.mapping, name.token);
         let base = self.memory.reserve(size, CHUNK, 0)?;
         let address = base;
+        self.link.note_shared_memory();
         let taken = self.link.call(&MemTake {
             address,
             size,

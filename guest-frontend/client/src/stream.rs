@@ -599,9 +599,14 @@ impl Streams {
         Ok(())
     }
 
-    /// Must be called after the bytes of a synchronous copy were read.
-    pub(crate) fn after_taking(&self, stream: &Stream) {
+    /// Must be called after the bytes of a synchronous copy were read. Waits until they have
+    /// arrived if other sessions may use them: their work would not follow the copy.
+    pub(crate) fn after_taking(&self, stream: &Stream) -> Result<()> {
+        if self.link.shares_memory() {
+            return self.synchronize(stream);
+        }
         self.copies.note(stream, self.progress.complete());
+        Ok(())
     }
 
     /// cuStreamBeginCapture, cuStreamBeginCaptureToGraph: work of `stream` is

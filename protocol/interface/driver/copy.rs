@@ -72,7 +72,7 @@ fn cuMemcpyDtoDAsync_v2(
 #[since(4000)]
 #[per_thread(ptds)]
 #[default_stream]
-#[through(peer(destination, to, source, from, size, stream))]
+#[through(peer(destination, to, source, from, size, stream, true))]
 fn cuMemcpyPeer(
     destination: CUdeviceptr,
     to: CUcontext,
@@ -84,7 +84,7 @@ fn cuMemcpyPeer(
 /// Copies device memory between two contexts, ordered by a stream.
 #[since(4000)]
 #[per_thread(ptsz)]
-#[through(peer(destination, to, source, from, size, stream))]
+#[through(peer(destination, to, source, from, size, stream, false))]
 fn cuMemcpyPeerAsync(
     destination: CUdeviceptr,
     to: CUcontext,

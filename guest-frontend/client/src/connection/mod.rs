@@ -17,7 +17,6 @@ use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{
@@ -33,6 +32,7 @@ use crate::alone::Alone;
 use crate::error::Result;
 use crate::statistics;
 use crate::sys::memory::{HostRows, HostSlice};
+use crate::thread_number::ThreadNumber;
 pub(crate) use pinned::{Content, PinnedMemory};
 pub(crate) use question::Question;
 pub(crate) use reconnect::{Recovery, listen};
@@ -70,7 +70,7 @@ struct Outgoing {
     /// Number of earlier connections.
     generation: u64,
     /// The only thread that may send, if there is one.
-    paused_by: Option<ThreadId>,
+    paused_by: Option<ThreadNumber>,
 }
 
 /// The receiving half.
@@ -127,6 +127,8 @@ pub struct Link {
     host_functions: OnceLock<HostFunctionSink>,
     /// The pinned memory, for a host that does not share the session's window.
     pinned: OnceLock<Weak<dyn PinnedMemory>>,
+    /// Another session has memory of this one, or had it, or the reverse.
+    shares_memory: AtomicBool,
 }
 
 impl std::fmt::Debug for Link {
@@ -254,6 +256,7 @@ impl Link {
             },
             host_functions: OnceLock::new(),
             pinned: OnceLock::new(),
+            shares_memory: AtomicBool::new(false),
         }
     }
 
@@ -282,6 +285,17 @@ impl Link {
     /// Whether they do.
     pub(crate) fn sleeps(&self) -> bool {
         self.patience.sleeps.load(Ordering::Relaxed)
+    }
+
+    /// Notes that another session gets memory of this one, or the reverse.
+    pub(crate) fn note_shared_memory(&self) {
+        self.shares_memory.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether work of other sessions, which nothing orders behind this one's, may use memory
+    /// that this session's work writes.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.shares_memory.load(Ordering::Relaxed)
     }
 
     /// Sets the receiver of host functions to run. Only the first call has an
@@ -566,6 +580,8 @@ impl Link {
             };
             if outgoing.is_paused() {
                 drop(outgoing);
+                // The thread that paused takes turns, too.
+                turn = None;
                 self.await_resumed();
                 continue;
             }

@@ -1,10 +1,9 @@
 //! Keeps other threads from sending, while one changes memory that several sessions use.
 
-use std::thread;
-
 use parking_lot::MutexGuard;
 
 use super::Link;
+use crate::thread_number::ThreadNumber;
 
 /// While it lives, only the thread that made it sends calls. Others wait in theirs, and may
 /// hold locks meanwhile: the thread must not need any of these.
@@ -18,7 +17,7 @@ impl Link {
     /// Begins this, once a thread that is sending has sent its call.
     pub(crate) fn pause(&self) -> Paused<'_> {
         let held = self.turns.pausing.lock();
-        self.outgoing.lock().paused_by = Some(thread::current().id());
+        self.outgoing.lock().paused_by = Some(ThreadNumber::own());
         Paused {
             link: self,
             _others_wait_for: held,
@@ -41,6 +40,6 @@ impl super::Outgoing {
     /// Whether another thread has paused the link.
     pub(super) fn is_paused(&self) -> bool {
         self.paused_by
-            .is_some_and(|thread| thread != thread::current().id())
+            .is_some_and(|thread| thread != ThreadNumber::own())
     }
 }

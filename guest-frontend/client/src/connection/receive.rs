@@ -134,8 +134,8 @@ impl Link {
             self.parked.lock().push(index);
             // A leader that stopped before the push had no thread to wake.
             let led = self.lead(slot, polls) == ReadAttempt::Over;
-            if !led && !slot.is_over() && !self.state.is_ended() {
-                std::thread::park();
+            if !led && !self.state.is_ended() {
+                slot.sleep();
             }
             let mut parked = self.parked.lock();
             let chosen = match parked.iter().position(|&other| other == index) {
@@ -182,7 +182,7 @@ impl Link {
     pub(super) fn pass_on(&self) {
         let next = self.parked.lock().pop();
         if let Some(slot) = next.and_then(|index| self.slots.get(index)) {
-            slot.unpark();
+            slot.rouse();
         }
     }
 

@@ -3,10 +3,9 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::Thread;
 
 use paragpu_protocol::frame::REPLY;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::alone::Alone;
 use crate::sys::memory::HostRows;
@@ -28,6 +27,7 @@ pub(super) const LAUNCHES_AHEAD: usize = 32;
 pub(crate) struct Slot {
     state: AtomicU32,
     inner: Mutex<Inner>,
+    changed: Condvar,
     launches: Alone<RecentLaunches>,
 }
 
@@ -44,7 +44,8 @@ struct Inner {
     kind: u16,
     reply: Vec<u8>,
     destination: Option<HostRows>,
-    thread: Option<Thread>,
+    /// The thread is to look for what there is to do.
+    is_roused: bool,
 }
 
 /// Why a frame was rejected.
@@ -93,9 +94,7 @@ impl Slot {
         inner.reply.extend_from_slice(payload);
         inner.destination = None;
         self.state.store(DONE, Ordering::Release);
-        if let Some(thread) = &inner.thread {
-            thread.unpark();
-        }
+        self.changed.notify_one();
         Ok(())
     }
 
@@ -135,17 +134,24 @@ impl Slot {
         if self.state.load(Ordering::Relaxed) == WAITING {
             inner.destination = None;
             self.state.store(LOST, Ordering::Release);
-            if let Some(thread) = &inner.thread {
-                thread.unpark();
-            }
+            self.changed.notify_one();
         }
     }
 
-    /// Wakes the thread if it sleeps.
-    pub(crate) fn unpark(&self) {
-        if let Some(thread) = &self.inner.lock().thread {
-            thread.unpark();
+    /// Sleeps until the wait is over, or the thread is roused. It may be ending, so that it has
+    /// no `std::thread::current`.
+    pub(crate) fn sleep(&self) {
+        let mut inner = self.inner.lock();
+        while !inner.is_roused && !self.is_over() {
+            self.changed.wait(&mut inner);
         }
+        inner.is_roused = false;
+    }
+
+    /// Ends the thread's sleep, or the next one.
+    pub(crate) fn rouse(&self) {
+        self.inner.lock().is_roused = true;
+        self.changed.notify_one();
     }
 
     /// Ends the wait. Returns the reply, or `None` if it was lost.
@@ -211,16 +217,11 @@ impl Slots {
         };
         drop(free);
         let chunk = self.chunks.get(usize::from(index) / CHUNK)?;
-        let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
-        let slot = chunk.get(usize::from(index) % CHUNK)?;
-        slot.inner.lock().thread = Some(std::thread::current());
+        chunk.get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
         Some(index)
     }
 
     fn release(&self, index: u16) {
-        if let Some(slot) = self.get(index) {
-            slot.inner.lock().thread = None;
-        }
         self.free.lock().list.push(index);
     }
 }

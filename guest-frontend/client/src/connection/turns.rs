@@ -10,11 +10,10 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::thread::Thread;
 use std::time::Duration;
 
 use paragpu_communicator::Spin;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 /// Polls of a thread that waits for its turn, or for room while others wait for theirs, before
 /// the first that yields the processor: some turns of each of the others. If one yields, and
@@ -30,10 +29,11 @@ pub(super) struct Turns {
     next: AtomicU64,
     /// The ticket whose turn it is; [`next`](Self::next) if the queue is empty.
     current: AtomicU64,
-    /// Number of threads in `parked`, or about to be.
+    /// Number of threads that sleep, or are about to.
     sleepers: AtomicUsize,
-    /// Threads that sleep, with their tickets.
-    parked: Mutex<Vec<(u64, Thread)>>,
+    /// Held by a thread from its last look at the turn until it sleeps.
+    falls_asleep: Mutex<()>,
+    changed: Condvar,
     /// Held by a thread that keeps the others from sending.
     pub(super) pausing: Mutex<()>,
 }
@@ -89,15 +89,17 @@ impl Turns {
     /// This thread announces that it sleeps and then looks at the turn; the one before it
     /// passes the turn and then looks for sleepers. All four are SeqCst, so at least one of
     /// the two sees what the other did.
+    ///
+    /// The thread may be ending ([`at_thread_end`](crate::sys::process::at_thread_end)), so it
+    /// has no `std::thread::current`.
     #[cold]
     fn sleep(&self, ticket: u64) {
-        self.parked.lock().push((ticket, std::thread::current()));
+        let mut asleep = self.falls_asleep.lock();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         while self.current.load(Ordering::SeqCst) != ticket {
-            std::thread::park();
+            self.changed.wait(&mut asleep);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.parked.lock().retain(|(parked, _)| *parked != ticket);
     }
 }
 
@@ -112,10 +114,8 @@ impl Drop for Turn<'_> {
         let next = self.ticket + 1;
         self.turns.current.store(next, Ordering::SeqCst);
         if self.turns.sleepers.load(Ordering::SeqCst) != 0 {
-            let parked = self.turns.parked.lock();
-            if let Some((_, thread)) = parked.iter().find(|(ticket, _)| *ticket == next) {
-                thread.unpark();
-            }
+            drop(self.turns.falls_asleep.lock());
+            self.turns.changed.notify_all();
         }
     }
 }
@@ -171,6 +171,33 @@ mod tests {
         });
         assert_eq!(order.into_inner(), (0..THREADS).collect::<Vec<_>>());
         assert!(!turns.is_taken());
+    }
+
+    /// Threads that end still make calls, in the destructors of their last data.
+    #[test]
+    fn a_thread_that_ends_sleeps_until_its_turn() {
+        static TURNS: Turns = Turns {
+            longest: OnceLock::new(),
+            next: AtomicU64::new(0),
+            current: AtomicU64::new(0),
+            sleepers: AtomicUsize::new(0),
+            falls_asleep: Mutex::new(()),
+            changed: Condvar::new(),
+            pausing: Mutex::new(()),
+        };
+        TURNS.longest.set(THREADS).unwrap();
+        let first = TURNS.take(Duration::ZERO).unwrap();
+        let ends = std::thread::spawn(|| {
+            // From here on it has a handle, which is destroyed first.
+            let _ = std::thread::current();
+            crate::sys::process::at_thread_end(|| drop(TURNS.take(Duration::ZERO)));
+        });
+        while TURNS.sleepers.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        drop(first);
+        ends.join().unwrap();
+        assert!(!TURNS.is_taken());
     }
 
     /// However turns end, every thread gets one and none sleeps forever.

@@ -155,10 +155,10 @@ impl Copies {
             }
             None => self.send_in(destination, &source, stream)?,
         }
-        if wait {
-            self.streams.after_taking(stream);
+        match wait {
+            true => self.streams.after_taking(stream),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// cuMemcpyDtoH (with `wait`), cuMemcpyDtoHAsync. `destination` is

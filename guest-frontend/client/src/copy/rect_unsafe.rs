@@ -290,10 +290,10 @@ impl Copies {
                     self.streams.before_taking(stream)?;
                 }
                 self.rect_to_device(&destination, &source, extent, stream)?;
-                if wait {
-                    self.streams.after_taking(stream);
+                match wait {
+                    true => self.streams.after_taking(stream),
+                    false => Ok(()),
                 }
-                Ok(())
             }
             (None, Some(_)) => self.rect_from_device(&destination, &source, extent, stream),
             (None, None) => {

@@ -7,7 +7,6 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::ThreadId;
 
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
@@ -17,6 +16,7 @@ use crate::objects::edge::{Dependency, Edge, merge};
 use crate::objects::event::Event;
 use crate::objects::graph::{Graph, HostCall, Marked, Work};
 use crate::objects::stream::Stream;
+use crate::thread_number::ThreadNumber;
 
 /// CUstreamCaptureMode: what other calls a capture forbids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct Capture {
     /// The graph being captured into.
     pub graph: Arc<Graph>,
     mode: Mode,
-    thread: ThreadId,
+    thread: ThreadNumber,
     invalid: AtomicBool,
     /// The captured streams. The capture began in the first.
     streams: Mutex<Vec<Arc<Membership>>>,
@@ -161,7 +161,7 @@ pub fn permit_unsafe() -> Result<()> {
         return Ok(());
     }
     let own = MODE.try_with(Cell::get).unwrap_or(Mode::Global);
-    let thread = std::thread::current().id();
+    let thread = ThreadNumber::own();
     let mut refused = false;
     for capture in CAPTURES.lock().iter() {
         let here = capture.thread == thread && capture.mode != Mode::Relaxed;
@@ -369,7 +369,7 @@ impl Stream {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             graph,
             mode,
-            thread: std::thread::current().id(),
+            thread: ThreadNumber::own(),
             invalid: AtomicBool::new(false),
             streams: Mutex::default(),
             sessions: Mutex::default(),
@@ -406,7 +406,7 @@ impl Stream {
             capture.invalidate();
             return Err(Status::STREAM_CAPTURE_UNMATCHED);
         }
-        if capture.mode != Mode::Relaxed && capture.thread != std::thread::current().id() {
+        if capture.mode != Mode::Relaxed && capture.thread != ThreadNumber::own() {
             return Err(Status::STREAM_CAPTURE_WRONG_THREAD);
         }
         CAPTURES

@@ -257,20 +257,7 @@ pub(super) fn on_device(
     let named = named_stream::named(stream)?;
     let (to, from) = (memory::owner(destination)?, memory::owner(source)?);
     if !std::ptr::eq(to, from) {
-        if let Some(session) = reaching_both(&named, destination, source, size as u64)? {
-            if wait {
-                to.synchronize()?;
-                from.synchronize()?;
-            }
-            session
-                .copies()
-                .on_device(destination, source, size as u64, named.stream()?)?;
-            return match wait {
-                true => session.streams().synchronize(named.stream()?),
-                false => Ok(()),
-            };
-        }
-        return between(destination, to, source, from, size, &named);
+        return across([destination, source], [to, from], size, &named, wait);
     }
     to.copies()
         .on_device(destination, source, size as u64, default_of(to, &named)?)?;
@@ -288,6 +275,7 @@ pub(super) fn peer(
     from: CUcontext,
     size: usize,
     stream: CUstream,
+    wait: bool,
 ) -> Result {
     let to = device::session(current::find_or_current(to)?.ordinal)?;
     let from = device::session(current::find_or_current(from)?.ordinal)?;
@@ -297,12 +285,31 @@ pub(super) fn peer(
             .copies()
             .on_device(destination, source, size as u64, default_of(to, &named)?);
     }
-    if let Some(session) = reaching_both(&named, destination, source, size as u64)? {
-        return session
-            .copies()
-            .on_device(destination, source, size as u64, named.stream()?);
+    across([destination, source], [to, from], size, &named, wait)
+}
+
+/// Between two devices. With `wait` after all their work, and complete when the call returns.
+fn across(
+    [destination, source]: [u64; 2],
+    [to, from]: [&'static Session; 2],
+    size: usize,
+    named: &Named,
+    wait: bool,
+) -> Result {
+    let Some(session) = reaching_both(named, destination, source, size as u64)? else {
+        return between(destination, to, source, from, size, named);
+    };
+    if wait {
+        to.synchronize()?;
+        from.synchronize()?;
     }
-    between(destination, to, source, from, size, &named)
+    session
+        .copies()
+        .on_device(destination, source, size as u64, named.stream()?)?;
+    match wait {
+        true => session.streams().synchronize(named.stream()?),
+        false => Ok(()),
+    }
 }
 
 /// The session of a stream, if its device reaches both ranges.

@@ -48,6 +48,15 @@ impl ResolvedEnd {
         }
     }
 
+    /// The session whose device memory or array it is.
+    fn owner(&self) -> Option<&'static Session> {
+        match self {
+            Self::Device(address) => memory::owner(*address).ok(),
+            Self::Host(_) => None,
+            Self::Array(_, session) => Some(session),
+        }
+    }
+
     /// The session that copies it: the stream's, unless its device does not reach the memory
     /// and another's has it.
     fn session(&self, stream: &'static Session) -> &'static Session {
@@ -159,6 +168,16 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
     if let (ResolvedEnd::Host(source), false) = (&from_looked, wait) {
         host::await_writes(session, found, source.cast_const())?;
     }
+    let mut is_across = false;
+    if wait {
+        for end in [&to_looked, &from_looked] {
+            // Nothing orders work of the device that has the memory before the copy, or after it.
+            if let Some(owner) = end.owner().filter(|owner| !std::ptr::eq(*owner, session)) {
+                owner.synchronize()?;
+                is_across = true;
+            }
+        }
+    }
     // SAFETY: the caller upholds the contract of `Copies>::rect`.
     unsafe {
         session.copies().rect(
@@ -170,6 +189,7 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
         )
     }?;
     match wait {
+        true if is_across => session.streams().synchronize(found),
         true => pointer::finish(&[to_looked.address(), from_looked.address()], stream),
         false => Ok(()),
     }
