@@ -201,7 +201,8 @@ class Bench:
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
         except subprocess.TimeoutExpired as late:
-            raise measure.Failed(f"{program}: no end within 120 s") from late
+            said = harness.text(late.stderr).strip()[-500:]
+            raise measure.Failed(f"{program}: no end within 120 s; it said: {said or 'nothing'}") from late
         seconds = time.monotonic() - begun
         said = [line for line in done.stdout.splitlines() if line.startswith('{"program"')]
         if done.returncode or not said:

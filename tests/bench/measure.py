@@ -32,7 +32,8 @@ def lines_of(command, environment, timeout=300):
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired as late:
-        raise Failed(f"{' '.join(command)}: no end within {timeout} s") from late
+        said = harness.text(late.stderr).strip()[-500:]
+        raise Failed(f"{' '.join(command)}: no end within {timeout} s; it said: {said or 'nothing'}") from late
     if done.returncode:
         text = (done.stderr or done.stdout).strip()
         raise Failed(f"{' '.join(command)}: exit status {done.returncode}: {text}")

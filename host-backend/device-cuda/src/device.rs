@@ -162,7 +162,7 @@ pub struct CudaDevice {
     /// Memory of other devices, and the driver's handles.
     peers: Table<(Span, u64)>,
     retirement: Retirement,
-    /// A stream that never has work.
+    /// A non-blocking stream that has no work beyond a call.
     quiet: Stream,
     /// The hash kernel; `None` on GPUs that are too old for it.
     hasher: Option<(Module, Function)>,

@@ -21,7 +21,7 @@ impl MemoryDevice for CudaDevice {
 
     fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
         self.make_room(address, size)?;
-        let handle = self.context.map(address, size)?;
+        let handle = self.context.map(address, size, &self.quiet)?;
         self.memory.add_device(address, size, handle);
         Ok(())
     }

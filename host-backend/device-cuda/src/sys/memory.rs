@@ -11,6 +11,7 @@ use paragpu_protocol::status::Status;
 
 use super::context::Context;
 use super::driver::{check, check_named};
+use super::resources::Stream;
 
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
 const DESCRIPTOR: c_int = 1;
@@ -72,8 +73,9 @@ impl Drop for Allocation {
 
 impl Context {
     /// Allocates zeroed physical memory and maps it at `address` in the arena, where
-    /// nothing is mapped. Returns the allocation's handle.
-    pub fn map(&self, address: u64, size: u64) -> Result<u64> {
+    /// nothing is mapped. Returns the allocation's handle. `quiet` is a non-blocking stream
+    /// without work: the default stream would wait for kernels, which may wait for the program.
+    pub fn map(&self, address: u64, size: u64, quiet: &Stream) -> Result<u64> {
         let d = &self.driver;
         let property = CUmemAllocationProp {
             r#type: 1,
@@ -86,14 +88,9 @@ impl Context {
         // SAFETY: a complete property record and an out-parameter.
         check(unsafe { (d.cuMemCreate)(&mut handle, size as usize, &property, 0) })?;
         self.place(address, size, handle)?;
-        // SAFETY: the range is mapped and writable.
-        let zeroed =
-            check(unsafe { (d.cuMemsetD8Async)(address, 0, size as usize, ptr::null_mut()) })
-                .and_then(|()| {
-                    // SAFETY: the legacy default stream exists.
-                    check(unsafe { (d.cuStreamSynchronize)(ptr::null_mut()) })
-                });
-        match zeroed {
+        // SAFETY: the range is mapped and writable, and the stream is alive.
+        let zeroed = check(unsafe { (d.cuMemsetD8Async)(address, 0, size as usize, quiet.raw()) });
+        match zeroed.and_then(|()| self.stream_synchronize(quiet)) {
             Ok(()) => Ok(handle),
             Err(error) => {
                 let _ = self.unmap(address, size, Some(handle));
