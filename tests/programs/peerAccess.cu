@@ -25,6 +25,17 @@ __global__ void count_up(unsigned *counters, unsigned times) {
     }
 }
 
+// Writes after a while.
+__global__ void write_late(unsigned *values, size_t count, unsigned value, unsigned rounds) {
+    unsigned noise = 1;
+    for (unsigned round = 0; round < rounds; ++round) {
+        noise = noise * 1664525u + round;
+    }
+    for (size_t at = 0; at < count; ++at) {
+        values[at] = noise == 0 ? noise : value;
+    }
+}
+
 // The GPU that computes, and the one that owns the memory.
 static int computes = 0, owns = 0;
 
@@ -150,6 +161,52 @@ static void run_copies(Program &program, size_t count, Random &random) {
     for (unsigned *memory : {theirs, back, mine}) {
         CUDA_CHECK(cudaFree(memory));
     }
+}
+
+// Copies without a stream between the GPUs follow the work of both; what was copied to one is
+// there for the next kernel of the other.
+static void run_waits(Program &program, Random &random) {
+    const size_t few = 64, many = 4 << 20;
+    unsigned *theirs = allocate<unsigned>(owns, many), *mine = allocate<unsigned>(computes, few);
+    std::vector<unsigned> got(few), want(few, 7);
+    for (int way = 0; way < 2; ++way) {
+        CUDA_CHECK(cudaMemset(mine, 0, few * sizeof(unsigned)));
+        CUDA_CHECK(cudaSetDevice(owns));
+        CUDA_CHECK(cudaMemset(theirs, 0, few * sizeof(unsigned)));
+        synchronize_both();
+        CUDA_CHECK(cudaSetDevice(owns));
+        write_late<<<1, 1>>>(theirs, few, 7, 2000000);
+        LAUNCH_CHECK();
+        CUDA_CHECK(cudaSetDevice(computes));
+        if (way == 0) {
+            CUDA_CHECK(cudaMemcpyPeer(mine, computes, theirs, owns, few * sizeof(unsigned)));
+        } else {
+            cudaMemcpy3DPeerParms copy = {};
+            copy.srcDevice = owns;
+            copy.srcPtr = make_cudaPitchedPtr(theirs, few * sizeof(unsigned), few, 1);
+            copy.dstDevice = computes;
+            copy.dstPtr = make_cudaPitchedPtr(mine, few * sizeof(unsigned), few, 1);
+            copy.extent = make_cudaExtent(few * sizeof(unsigned), 1, 1);
+            CUDA_CHECK(cudaMemcpy3DPeer(&copy));
+        }
+        CUDA_CHECK(cudaMemcpy(got.data(), mine, few * sizeof(unsigned), cudaMemcpyDeviceToHost));
+        program.expect_equal(way ? "a range of the other GPU's work" : "the other GPU's work", got.data(), want.data(), few);
+    }
+    std::vector<unsigned> words(many);
+    for (int round = 0; round < 4; ++round) {
+        for (unsigned &word : words) {
+            word = static_cast<unsigned>(random.next());
+        }
+        CUDA_CHECK(cudaMemset(mine, 0, sizeof(unsigned)));
+        CUDA_CHECK(cudaSetDevice(owns));
+        CUDA_CHECK(cudaMemcpy(theirs, words.data(), many * sizeof(unsigned), cudaMemcpyHostToDevice));
+        CUDA_CHECK(cudaSetDevice(computes));
+        launch_add(mine, theirs + many - 1, 1);
+        CUDA_CHECK(cudaMemcpy(got.data(), mine, sizeof(unsigned), cudaMemcpyDeviceToHost));
+        program.expect_equal("the end of a copy to the other GPU", got[0], words.back() + 1);
+    }
+    CUDA_CHECK(cudaFree(theirs));
+    CUDA_CHECK(cudaFree(mine));
 }
 
 static void CUDART_CB hold(void *issued) {
@@ -440,6 +497,7 @@ int main(int argc, char **argv) {
         run_allocations(program, count, random);
         run_atomics(program);
         run_copies(program, count, random);
+        run_waits(program, random);
         run_events(program, 1000, random);
         run_mapped(program, random);
         if (reaches) {
