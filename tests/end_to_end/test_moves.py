@@ -232,7 +232,7 @@ class Hosts(TwoHosts):
         """The first frame of an arriving session."""
         text = lambda value: struct.pack("<I", len(value)) + value.encode()
         payload = wire.MAGIC + struct.pack("<3H", *version) + text("vm") + struct.pack("<I", 0)
-        payload += bytes(range(16)) + struct.pack("<I", 7) + text("tcp") + text("tcp") + struct.pack("<I", 0)
+        payload += bytes(range(16)) + struct.pack("<I", 7) + text("tcp") + text("tcp") + struct.pack("<IQ", 0, 0)
         return wire.HEADER.pack(len(payload), ARRIVE, 0, 0) + payload
 
     def test_another_version_is_refused(self):

@@ -1,12 +1,14 @@
 """Bytes: invalid calls, and rings with concurrent writers."""
 
+import fcntl
 import os
 import struct
 import threading
 import time
 
 import wire
-from field import ARENA, CHUNK, attack, expect, frame
+from field import ARENA, CHUNK, attack, expect, frame, until
+from files import paragpu
 
 
 def storm(field, address, sessions, frames):
@@ -228,3 +230,29 @@ def scribbles(field, guests):
 @attack
 def scribbles_while_the_host_reads(field):
     return scribbles(field, 6)
+
+
+@attack
+def bells_that_a_guest_fills(field):
+    """A guest shares its bells' descriptions with the host, and may change their flags."""
+    field.again("--set=software.devices=2")
+    guest = wire.Shared(field.daemon.socket)
+    field.open.append(guest)
+    for bell in guest.fds[1:]:
+        fcntl.fcntl(bell, fcntl.F_SETFL, fcntl.fcntl(bell, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+    session = field.daemon.sessions()[0]
+    for number in range(400):
+        # The guest asks to be woken, and does not look.
+        struct.pack_into("<I", guest.region, guest.BACK_WAITS, 1)
+        guest.call("Ping", value=number)
+    try:
+        # Were it an eventfd, it would be full now, and block who rings it.
+        os.write(guest.fds[2], struct.pack("<Q", 0xFFFFFFFFFFFFFFFE - 400))
+    except BrokenPipeError:
+        pass
+    struct.pack_into("<I", guest.region, guest.BACK_WAITS, 1)
+    guest.call("Ping", value=1)
+    moved = paragpu(field, "migrate", "--session", str(session["id"]), "--to-gpu", "1", timeout=60)
+    expect(moved is not None, "an order to the session never ends")
+    until("answered", lambda: field.daemon.sessions() is not None)
+    return 401

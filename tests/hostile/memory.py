@@ -229,6 +229,42 @@ def a_text_of_semicolons(field):
 
 
 @attack
+def links_of_one_image_without_end(field):
+    """It is read once, and each input is charged."""
+    field.again(*LIMITED)
+    session = field.session()
+    worker = field.worker(session)
+    image = ptx("add.u32 %r1, %r1, 1;\n" * 20_000).encode()
+    digest = blake3(image)
+    for offset in range(0, len(image), 200_000):
+        session.call("ImageWrite", hash=digest, size=len(image), offset=offset, data=image[offset : offset + 200_000])
+    one = wire.encode("LinkInput", dict(kind=1, name="", options=b"", hash=digest))
+    for number in (2000, 4097, 5900):
+        try:
+            session.call("ImageLink", options=b"", inputs=one * number)
+            expect(False, f"a link of {number} times {len(image)} bytes")
+        except wire.Failed as failed:
+            expect(failed.status == (2 if number <= 4096 else 1), f"{failed}")
+    with open(f"/proc/{worker}/status", encoding="ascii") as status:
+        peak = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+    expect(peak < LIMIT + OWN, f"links of one image take {peak >> 20} MiB")
+    return 3
+
+
+@attack
+def images_of_a_few_bytes(field):
+    """Each counts for a page of the cache."""
+    field.again("--set=cache.size=1MiB")
+    session = field.session()
+    for number in range(1500):
+        image = struct.pack("<I", number)
+        session.call("ImageWrite", hash=blake3(image), size=len(image), offset=0, data=image)
+    cache = bytes_of(field.daemon.environment["PARAGPU_HOST_CACHE_DIRECTORY"])
+    expect(cache <= 2 << 20, f"images of 4 bytes take {cache >> 20} MiB")
+    return 1500
+
+
+@attack
 def device_memory_past_the_limit(field):
     field.again(*LIMITED)
     sessions, mapped = [field.session() for _ in range(4)], 0

@@ -141,6 +141,30 @@ def options_of_modules_without_end(field):
 
 
 @attack
+def waits_behind_many_streams(field):
+    """What a wait for all streams takes does not grow with the number of the streams."""
+    field.again(*LIMITED)
+    session = field.session()
+    worker = field.worker(session)
+    session.call("MemMap", address=ARENA, size=CHUNK)
+    # A wait for a word that nobody writes.
+    endless = struct.pack("<IIQQ", 1, 1, ARENA, 77)
+    for number in range(1000):
+        session.post("StreamCreate", stream=1000 + number, flags=1, priority=0)
+        session.post("StreamMemory", stream=1000 + number, operations=endless)
+    session.call("Ping", value=1)
+    before, waits = resident(worker), 1000
+    for number in range(waits):
+        session.sequence += 1
+        session.send_frame(wire.NUMBERS["ContextSynchronize"], number + 2, session.sequence, b"")
+        if number % 100 == 99:
+            session.call("Ping", value=1)
+    grown = resident(worker) - before
+    expect(grown < UNDER_WAY, f"{waits} waits for 1000 streams take {grown >> 20} MiB")
+    return waits
+
+
+@attack
 def replies_that_nobody_acknowledges(field):
     """They are kept for the next connection, and count; the session ends where there is no room."""
     field.again(*LIMITED)

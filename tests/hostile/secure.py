@@ -6,6 +6,7 @@ OpenSSL is the guest here, so that a mistake of rustls's cannot hide on both sid
 import contextlib
 import json
 import os
+import resource
 import socket
 import ssl
 import struct
@@ -17,7 +18,8 @@ import time
 import harness
 import wire
 from doors import descriptors_that_linger
-from field import ARENA, CHUNK, PATIENCE, attack, descriptors, expect, frame, gated_worker, hello, touch, until
+from field import ARENA, CHUNK, PATIENCE, attack, descriptors, expect, frame, gated_worker, hello, needs, touch, until
+from files import paragpu
 
 
 def issue(folder, *arguments):
@@ -369,6 +371,162 @@ def a_certificate_that_expires(field):
         expect(not enters(field, guest, resumes=session), "it goes on")
         expect("has expired" in field.daemon.log(), "the log does not say why")
     return 2
+
+
+@attack
+def a_certificate_that_expires_elsewhere(field):
+    """A session that moved ends with its certificate as well."""
+    with secured(field, "--set=software.devices=2") as folder:
+        issue(folder, "--vm", "lease", "--valid", "8s")
+        guest = context(folder, "lease")
+        session = field.session(field.tcp, context=guest)
+        number = str(session.welcome["session"])
+        moved = paragpu(field, "migrate", "--session", number, "--to-gpu", "1", timeout=60)
+        expect(moved is not None and moved.returncode == 0, moved and moved.stderr)
+        until("moved", lambda: [one["device"] for one in field.daemon.sessions()] == ["software:1"])
+        until("ended", lambda: not field.daemon.sessions())
+        expect(not enters(field, guest, resumes=session), "it goes on")
+        expect("has expired" in field.daemon.log(), "the log does not say why")
+    return 2
+
+
+def is_refused_a_stranger(field, session):
+    """Whether another user of the host, who has its token, does not get the session."""
+    os.chmod(field.daemon.folder.name, 0o711)
+    os.chmod(field.daemon.socket, 0o666)
+    if (child := os.fork()) == 0:
+        status = 2
+        try:
+            os.setgroups([])
+            os.setgid(3000)
+            os.setuid(3000)
+            wire.Session(field.daemon.socket, deadline=PATIENCE, resumes=session)
+            status = 1
+        except ConnectionRefusedError as refusal:
+            status = 0 if "belongs to another VM" in str(refusal) else 2
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@attack
+def tokens_of_certified_sessions_that_moved(field):
+    """A session of a certificate needs one, also where it moved or was restored."""
+    needs(os.getuid() == 0, "root")
+    with secured(field, "--set=software.devices=2") as folder, tempfile.TemporaryDirectory() as states:
+        guest = context(folder, "b")
+        session = field.session(field.tcp, context=guest)
+        expect(is_refused_a_stranger(field, session), "a stranger has the session")
+        number = str(session.welcome["session"])
+        moved = paragpu(field, "migrate", "--session", number, "--to-gpu", "1", timeout=60)
+        expect(moved is not None and moved.returncode == 0, moved and moved.stderr)
+        expect(is_refused_a_stranger(field, session), "a stranger has the session that moved")
+        number = str(field.daemon.sessions()[0]["id"])
+        for order in (("checkpoint", number, states, "--end"), ("restore", states)):
+            done = paragpu(field, *order, timeout=60)
+            expect(done is not None and done.returncode == 0, f"{order}: {done and done.stderr}")
+        expect(is_refused_a_stranger(field, session), "a stranger has the restored session")
+        back = field.session(field.tcp, context=guest, resumes=session)
+        expect(back.call("Ping", value=4)[0] == 4, "its own VM does not have it")
+    return 4
+
+
+class Agent:
+    """A connection to the lease socket."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(PATIENCE)
+        self.socket.connect(path)
+        self.lines = self.socket.makefile("rw", encoding="utf-8")
+
+    def ask(self, **request):
+        """The answer to a request."""
+        self.lines.write(json.dumps(request) + "\n")
+        self.lines.flush()
+        while (answer := json.loads(self.lines.readline())).get("answer") == "progress":
+            pass
+        return answer
+
+    def claim(self):
+        """Claims a lease, as the daemon's user may without an engine."""
+        key = "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 | openssl pkey -pubout"
+        made = subprocess.run(key, shell=True, check=True, capture_output=True, text=True)
+        answer = self.ask(command="claim", memory=256 << 20, gpu=0, key=made.stdout)
+        expect("name" in answer, f"no lease: {answer}")
+        return answer["name"]
+
+    def is_open(self):
+        """Whether the daemon has not closed it."""
+        self.socket.setblocking(False)
+        try:
+            return self.socket.recv(1, socket.MSG_PEEK) != b""
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        finally:
+            self.socket.settimeout(PATIENCE)
+
+    def close(self):
+        """Hangs up."""
+        self.lines.close()
+        self.socket.close()
+
+
+@contextlib.contextmanager
+def leasing(field, place, folder, *arguments):
+    """A daemon that grants leases: its lease socket."""
+    lease = os.path.join(place, "lease.sock")
+    files, guest = [one for one in field.arguments if one.startswith("--set=tcp.")], field.context
+    field.again(*files, f"--set=lease.authority={folder}", f"--set=lease.socket={lease}", *arguments)
+    field.context = guest
+    yield lease
+
+
+@attack
+def a_lease_that_restores_another_vm(field):
+    """Workers write checkpoints, and a lease's worker may write that one is of another VM."""
+    with tempfile.TemporaryDirectory() as place, secured(field) as folder:
+        states = os.path.join(place, "states")
+        os.mkdir(states)
+        with leasing(field, place, folder, f"--set=lease.checkpoints={states}") as lease:
+            agent = Agent(lease)
+            name = agent.claim()
+            own = os.path.join(states, f"{name['vm']}-{name['serial']:016x}", "host", "1")
+            os.makedirs(own)
+            # The file of a session of VM "b" stands for it.
+            victim = field.neighbour()
+            number = str(victim.welcome["session"])
+            done = paragpu(field, "checkpoint", number, own, "--end", timeout=60)
+            expect(done is not None and done.returncode == 0, done and done.stderr)
+            until("the session away", lambda: not field.daemon.sessions())
+            answer = agent.ask(command="restore", directory=own)
+            expect("another VM" in answer.get("error", ""), f"the agent gets {answer}")
+            expect(not field.daemon.sessions(), "a session of another VM began")
+            agent.close()
+    return 1
+
+
+@attack
+def agents_without_leases(field):
+    """Connections of the lease socket take a part of the daemon's descriptors, and end if
+    they claim nothing."""
+    with tempfile.TemporaryDirectory() as place, secured(field) as folder, leasing(field, place, folder) as lease:
+        daemon = field.daemon.process.pid
+        resource.prlimit(daemon, resource.RLIMIT_NOFILE, (1024, 1024))
+        holder, before = Agent(lease), descriptors(daemon)
+        holder.claim()
+        agents = [Agent(lease) for _ in range(500)]
+        until("taken", lambda: not agents[0].is_open() and agents[-1].is_open())
+        field.daemon.sessions()
+        expect(descriptors(daemon) <= before + 1024 // 8 + 8, f"agents have {descriptors(daemon) - before} descriptors")
+        expect(field.neighbour().call("Ping", value=5)[0] == 5, "a guest is not served")
+        until("closed", lambda: not any(agent.is_open() for agent in agents), patience=90)
+        expect(holder.is_open(), "the connection of a lease is closed")
+        for agent in (*agents, holder):
+            agent.close()
+    return 500
 
 
 @attack

@@ -65,6 +65,39 @@ def shared_memory_of_others(field):
 
 
 @attack
+def memory_that_outlives_its_owner(field):
+    """What a session frees, or leaves behind, counts while another device has it mapped."""
+    field.again("--set=limits.memory=256MiB", "--set=limits.per_vm_memory=256MiB", "--set=software.memory=4GiB")
+    size, there, full, cases = 200 << 20, ARENA + STRIDE, 2, 0
+    for number in (1, 2):
+        sessions = [field.session() for _ in range(number)]
+        owner, friend = sessions[0], sessions[-1]
+        owner.call("MemMap", address=ARENA, size=size)
+        token = owner.call("MemOffer", address=ARENA)[0]["token"]
+        # Twice, and still the same memory.
+        for place in (there, there + size):
+            friend.call("MemTake", address=place, size=size, token=token)
+        for session in sessions:
+            free = session.call("MemGetInfo")[0]["free"]
+            expect(free == 56 << 20, f"{free >> 20} MiB are free, where one session has 200 of 256")
+        owner.call("MemUnmap", address=ARENA)
+        for session in sessions:
+            refused(session, "MemMap", full, address=ARENA, size=size)
+        friend.call("MemLeave", address=there)
+        refused(friend, "MemMap", full, address=ARENA, size=size)
+        if friend is not owner:
+            owner.send_frame(wire.GOODBYE, 0, 0, b"")
+            until("ended", lambda: len(field.daemon.sessions()) == 1)
+            refused(friend, "MemMap", full, address=ARENA, size=size)
+        friend.call("MemLeave", address=there + size)
+        friend.call("MemMap", address=ARENA, size=size)
+        friend.send_frame(wire.GOODBYE, 0, 0, b"")
+        until("ended", lambda: not field.daemon.sessions())
+        cases += 8
+    return cases
+
+
+@attack
 def offers_that_take_the_daemons_descriptors(field):
     """Each takes one; guests still connect, and other VMs still offer memory."""
     field.again("--set=software.memory=8GiB")

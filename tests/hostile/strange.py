@@ -10,7 +10,7 @@ import threading
 
 import harness
 import wire
-from field import ARENA, CHUNK, ENDLESS, PATIENCE, Field, attack, expect, until
+from field import ARENA, CHUNK, ENDLESS, PATIENCE, Field, attack, blake3, expect, until
 from files import paragpu
 from shapes import EDGES, MOST, Victim
 
@@ -60,6 +60,33 @@ def words_of_streams_of_no_sense(field):
             victim.accepts("StreamMemory", stream=0, operations=data)
     victim.ready().call("Ping", value=1)
     return victim.cases
+
+
+@attack
+def options_that_are_pointers(field):
+    """Of the options of a load or a link, only numbers reach a driver."""
+    session, cases = field.session(), 0
+    image = ENDLESS.encode() + b"\0"
+    digest = blake3(image)
+    session.call("ImageWrite", hash=digest, size=len(image), offset=0, data=image)
+    # A time, buffers and their sizes, names and addresses of symbols, and what CUDA does not have.
+    for option in (2, 3, 4, 5, 6, 15, 17, 18, 19, 25, 26, 27, 28, 35, MOST >> 32):
+        for value in (0, 1, ARENA & MOST >> 32, 0x7FFFFFFF):
+            options = struct.pack("<4I", 7, 4, option, value)
+            part = dict(kind=1, name="", options=options, hash=digest)
+            for call, arguments in (
+                ("ModuleLoad", dict(module=100, hash=digest, options=options)),
+                ("ImageLink", dict(options=options, inputs=wire.encode("LinkInput", dict(part, options=b"")))),
+                ("ImageLink", dict(options=b"", inputs=wire.encode("LinkInput", part))),
+            ):
+                cases += 1
+                try:
+                    session.call(call, **arguments)
+                    expect(False, f"option {option} of {call} is accepted")
+                except wire.Failed as failed:
+                    expect(failed.status == 1, f"option {option} of {call}: {failed}")
+    session.call("ModuleLoad", module=100, hash=digest, options=struct.pack("<4I", 7, 4, 0, 32))
+    return cases
 
 
 @attack

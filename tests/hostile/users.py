@@ -12,7 +12,7 @@ import tempfile
 
 import harness
 import wire
-from field import ARENA, CHUNK, PATIENCE, attack, blake3, expect, needs, until
+from field import ARENA, CHUNK, PATIENCE, attack, blake3, expect, needs, touch, until
 from files import paragpu
 
 FIRST, LAST = 700000, 700063
@@ -206,6 +206,7 @@ def a_user_is_another_vms_only_when_nothing_is_left(field):
     third = field.session(field.tcp, source="127.0.0.9")
     expect(user(field.worker(third)) == users[0], "the free user is not assigned")
     expect(not os.path.exists(folder), "images of the former VM are there, and its user is another's")
+    until("they are removed", lambda: not set_aside(folder))
     # A later daemon knows this from the files.
     keep_image(other, b"second" * 50)
     before, left = field.daemon.sessions(), spawners(field.daemon.process.pid)
@@ -221,6 +222,81 @@ def a_user_is_another_vms_only_when_nothing_is_left(field):
         paragpu(field, "end", str(session["id"]))
     until("sessions over", lambda: not field.daemon.sessions())
     return 5
+
+
+def set_aside(folder):
+    """The directories of former VMs beside this one."""
+    return [name for name in os.listdir(os.path.dirname(folder)) if name.startswith("gone-")]
+
+
+@root_only
+def a_vm_with_many_files_that_ends(field):
+    """Its user is free before its files are removed, and nobody waits for that."""
+    field.again(f"--set=confine.users={FIRST}-{FIRST + 1}")
+    one = field.session(field.tcp, source="127.0.0.2")
+    owner = user(field.worker(one))
+    folder = os.path.dirname(found(field.daemon.folder.name, keep_image(one, b"first" * 50)))
+    # As if the worker had written them, one below the other and beside each other.
+    deep = os.path.join(folder, "a", "b")
+    os.makedirs(deep)
+    for number in range(20000):
+        touch(os.path.join(folder, f"{number:064x}"))
+    for path in (os.path.dirname(deep), deep, *(os.path.join(folder, name) for name in os.listdir(folder))):
+        os.chown(path, owner, owner)
+    os.chmod(deep, 0o000)
+    one.send_frame(wire.GOODBYE, 0, 0, b"")
+    until("the first VM's session over", lambda: not field.daemon.sessions())
+    other = field.session(field.tcp, source="127.0.0.3")
+    expect(user(field.worker(other)) == owner, "the free user is not assigned")
+    expect(not os.path.exists(folder), "the former VM's directory has its name")
+    # A daemon that dies meanwhile leaves this to the next one.
+    field.daemon.process.kill()
+    field.daemon.process.wait(PATIENCE)
+    field.daemon.start()
+    other.close()
+    until("the session over", lambda: not [paragpu(field, "end", str(it["id"])) for it in field.daemon.sessions()])
+    last = field.session(field.tcp, source="127.0.0.4")
+    expect(last.call("Ping", value=3)[0] == 3, "a session does not answer")
+    until("all files removed", lambda: not set_aside(folder), patience=60)
+    field.again(USERS)
+    return 20000
+
+
+@attack
+def users_of_a_user_namespace(_):
+    """A user's subordinate users count as that user, whose limits they would evade."""
+    needs(os.getuid() == 0, "root")
+    needed = "+setuid,+setgid,+chown"
+    with tempfile.TemporaryDirectory() as folder:
+
+        def look(_worker, _session):
+            os.chmod(folder, 0o755)
+            os.chmod(f"{folder}/guests", 0o666)
+            read, write = os.pipe()
+            end, over = os.pipe()
+            if (child := os.fork()) == 0:
+                try:
+                    os.close(over)
+                    os.setgroups([])
+                    os.setgid(FIRST + 5)
+                    os.setuid(FIRST + 5)
+                    session = wire.Session(f"{folder}/guests", deadline=PATIENCE)
+                    os.write(write, b"x")
+                    os.read(end, 1)
+                    session.send_frame(wire.GOODBYE, 0, 0, b"")
+                finally:
+                    os._exit(0)
+            os.close(write)
+            expect(os.read(read, 1) == b"x", "a subordinate user has no session")
+            ask = [harness.binary("paragpu"), "--control", f"{folder}/control"]
+            names = {one["vm"] for one in json.loads(subprocess.check_output([*ask, "list", "-o", "json"]))}
+            os.close(over)
+            os.waitpid(child, 0)
+            return names
+
+        (_, _, names), said = alone(folder, f"--inh-caps={needed}", f"--ambient-caps={needed}", look=look)
+        expect(names == {"uid 0", f"uid {OTHER}"}, f"the sessions are of {names}: {said}")
+    return 1
 
 
 def is_spawner(number, parent=None):

@@ -3,11 +3,15 @@
 // The host function of each link reads the result of the copy before it and
 // changes the source of the copy after it: a function that runs early, late,
 // twice or never changes the result. Both cudaLaunchHostFunc and
-// cudaStreamAddCallback, in two streams at once.
+// cudaStreamAddCallback, in two streams at once. Calls of CUDA by such functions, by
+// those of graphs and by destructors of user objects fail at once.
 
 #include "common/check.h"
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
+#include <thread>
 #include <vector>
 
 __global__ void triple(unsigned *values, unsigned amount, size_t count) {
@@ -75,6 +79,90 @@ static void enqueue(Lane &lane, int number) {
     }
 }
 
+// What calls of CUDA return in a host function.
+struct Calls {
+    cudaStream_t stream;
+    cudaEvent_t event;
+    void *pinned, *device;
+    cudaError_t refused[8], allowed[3];
+    std::atomic<bool> made{false};
+};
+
+static void call_cuda(void *data) {
+    Calls *calls = static_cast<Calls *>(data);
+    void *memory = nullptr;
+    unsigned word = 0;
+    cudaEvent_t event = nullptr;
+    cudaError_t refused[] = {
+        cudaMalloc(&memory, 64 << 20),
+        cudaFree(calls->device),
+        cudaFreeHost(calls->pinned),
+        cudaMemcpy(&word, calls->device, sizeof word, cudaMemcpyDeviceToHost),
+        cudaStreamSynchronize(calls->stream),
+        cudaStreamQuery(calls->stream),
+        cudaDeviceSynchronize(),
+        cudaEventCreate(&event),
+    };
+    int version = 0;
+    cudaError_t allowed[] = {cudaEventQuery(calls->event), cudaEventSynchronize(calls->event), cudaDriverGetVersion(&version)};
+    std::copy(std::begin(refused), std::end(refused), calls->refused);
+    std::copy(std::begin(allowed), std::end(allowed), calls->allowed);
+    cudaGetLastError();
+    calls->made = true;
+}
+
+static void call_cuda_back(cudaStream_t, cudaError_t, void *data) { call_cuda(data); }
+
+static void check_calls(Program &program, const char *where, Calls &calls) {
+    while (!calls.made) {
+        std::this_thread::yield();
+    }
+    calls.made = false;
+    for (cudaError_t error : calls.refused) {
+        program.expect_equal(where, static_cast<int>(error), static_cast<int>(cudaErrorNotPermitted));
+    }
+    for (cudaError_t error : calls.allowed) {
+        program.expect_equal(where, static_cast<int>(error), static_cast<int>(cudaSuccess));
+    }
+}
+
+static void run_calls(Program &program) {
+    Calls calls;
+    CUDA_CHECK(cudaStreamCreate(&calls.stream));
+    CUDA_CHECK(cudaEventCreate(&calls.event));
+    CUDA_CHECK(cudaMallocHost(&calls.pinned, 4096));
+    CUDA_CHECK(cudaMalloc(&calls.device, 4096));
+    CUDA_CHECK(cudaEventRecord(calls.event, calls.stream));
+    CUDA_CHECK(cudaStreamSynchronize(calls.stream));
+
+    CUDA_CHECK(cudaLaunchHostFunc(calls.stream, call_cuda, &calls));
+    check_calls(program, "a call of a host function", calls);
+    CUDA_CHECK(cudaStreamAddCallback(calls.stream, call_cuda_back, &calls, 0));
+    check_calls(program, "a call of a callback", calls);
+
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA_CHECK(cudaStreamBeginCapture(calls.stream, cudaStreamCaptureModeThreadLocal));
+    CUDA_CHECK(cudaLaunchHostFunc(calls.stream, call_cuda, &calls));
+    CUDA_CHECK(cudaStreamEndCapture(calls.stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_CHECK(cudaGraphLaunch(exec, calls.stream));
+    check_calls(program, "a call of a graph's host function", calls);
+    CUDA_CHECK(cudaStreamSynchronize(calls.stream));
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+
+    cudaUserObject_t object;
+    CUDA_CHECK(cudaUserObjectCreate(&object, &calls, call_cuda, 1, cudaUserObjectNoDestructorSync));
+    CUDA_CHECK(cudaUserObjectRelease(object));
+    check_calls(program, "a call of a destructor", calls);
+
+    CUDA_CHECK(cudaFree(calls.device));
+    CUDA_CHECK(cudaFreeHost(calls.pinned));
+    CUDA_CHECK(cudaEventDestroy(calls.event));
+    CUDA_CHECK(cudaStreamDestroy(calls.stream));
+}
+
 int main(int argc, char **argv) {
     Program program("callbacks", "runs host functions between kernels and copies", "elements", 10000, 1, 1L << 28);
     program.parse(argc, argv);
@@ -109,6 +197,7 @@ int main(int argc, char **argv) {
             program.digest(lane.host, lane.count * sizeof(unsigned));
             program.expect_equal("the values", lane.host, lane.want.data(), lane.count);
         }
+        run_calls(program);
     }
     for (Lane &lane : lanes) {
         CUDA_CHECK(cudaFree(lane.device));

@@ -1,7 +1,8 @@
 // clusters: blocks that run together and access each other's shared memory.
 //
 // A ring of neighbours, a histogram whose counters lie in the blocks of a cluster,
-// clusters of a size that the kernel sets and of one that the launch sets.
+// clusters of a size that the kernel sets and of one that the launch sets. Sizes that
+// the launch itself refuses.
 
 #include "common/check.h"
 
@@ -95,6 +96,53 @@ static void run_histogram(Program &program, size_t number, unsigned blocks, Rand
     CUDA_CHECK(cudaFree(device));
 }
 
+// Never runs with a cluster that does not exist.
+__global__ void mark(unsigned *word) { *word = 1; }
+__global__ void mark_large(unsigned *word) { *word = 1; }
+
+static cudaError_t launch_clusters(void (*kernel)(unsigned *), unsigned *word, unsigned grid, unsigned blocks) {
+    cudaLaunchAttribute size[1];
+    size[0].id = cudaLaunchAttributeClusterDimension;
+    size[0].val.clusterDim.x = blocks;
+    size[0].val.clusterDim.y = size[0].val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = 32;
+    config.attrs = size;
+    config.numAttrs = 1;
+    cudaError_t error = cudaLaunchKernelEx(&config, kernel, word);
+    cudaGetLastError();
+    return error;
+}
+
+static void run_refusals(Program &program) {
+    unsigned *words = nullptr;
+    CUDA_CHECK(cudaMalloc(&words, 64 * sizeof(unsigned)));
+    struct {
+        const char *what;
+        void (*kernel)(unsigned *);
+        unsigned grid, blocks;
+        cudaError_t want;
+    } launches[] = {
+        {"8 blocks", mark, 16, 8, cudaSuccess},
+        {"9 blocks", mark, 18, 9, cudaErrorInvalidClusterSize},
+        {"a grid of no whole clusters", mark, 8, 3, cudaErrorInvalidClusterSize},
+        {"17 blocks", mark_large, 34, 17, cudaErrorInvalidClusterSize},
+        {"the required size", neighbours, 8, 4, cudaSuccess},
+        {"another than the required size", neighbours, 8, 2, cudaErrorInvalidClusterSize},
+    };
+    CUDA_CHECK(cudaFuncSetAttribute(mark_large, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    for (const auto &launch : launches) {
+        cudaError_t error = launch_clusters(launch.kernel, words, launch.grid, launch.blocks);
+        program.expect_equal(launch.what, static_cast<int>(error), static_cast<int>(launch.want));
+    }
+    neighbours<<<6, 32>>>(words);
+    program.expect_equal("a grid of no whole required clusters", static_cast<int>(cudaGetLastError()),
+                         static_cast<int>(cudaErrorInvalidClusterSize));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaFree(words));
+}
+
 int main(int argc, char **argv) {
     Program program("clusters", "lets blocks of clusters reach each other's memory", "values", 20000, 64, 1L << 24);
     program.parse(argc, argv);
@@ -106,6 +154,7 @@ int main(int argc, char **argv) {
     Random random(program.seed());
     while (program.next_round()) {
         run_neighbours(program);
+        run_refusals(program);
         for (unsigned blocks : {1u, 2u, 8u}) {
             run_histogram(program, static_cast<size_t>(program.size()), blocks, random);
         }

@@ -2,7 +2,8 @@
 //
 // Allocations captured in a stream and added as nodes, used by kernels in between
 // and launched repeatedly; one that the program frees after the graph; the bytes
-// that pools report as in use, and a pool with a limit.
+// that pools report as in use, and a pool with a limit. Allocations one after another
+// share memory, those of two branches do not.
 
 #include "common/check.h"
 
@@ -142,6 +143,57 @@ static void run_nodes(Program &program, size_t count, cudaStream_t stream) {
     CUDA_CHECK(cudaGraphDestroy(graph));
 }
 
+// Allocations one after another, and two in branches.
+static void run_in_turn(Program &program, size_t count, cudaStream_t stream, cudaStream_t other) {
+    constexpr int TURNS = 6;
+    const size_t bytes = count * sizeof(unsigned);
+    unsigned *sums, *turn = nullptr, *first = nullptr, *left, *right;
+    CUDA_CHECK(cudaMalloc(&sums, bytes));
+    CUDA_CHECK(cudaMemset(sums, 0, bytes));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    cudaEvent_t event;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA_CHECK(cudaEventCreate(&event));
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int at = 0; at < TURNS; ++at) {
+        CUDA_CHECK(cudaMallocAsync(&turn, bytes, stream));
+        fill<<<blocks(count), 256, 0, stream>>>(turn, static_cast<unsigned>(at), count);
+        LAUNCH_CHECK();
+        add<<<blocks(count), 256, 0, stream>>>(sums, turn, count);
+        LAUNCH_CHECK();
+        CUDA_CHECK(cudaFreeAsync(turn, stream));
+        program.expect(at == 0 || turn == first, "an allocation has memory of its own");
+        first = turn;
+    }
+    CUDA_CHECK(cudaEventRecord(event, stream));
+    CUDA_CHECK(cudaStreamWaitEvent(other, event, 0));
+    CUDA_CHECK(cudaMallocAsync(&left, bytes, stream));
+    CUDA_CHECK(cudaMallocAsync(&right, bytes, other));
+    program.expect(left + count <= right || right + count <= left, "two branches share memory");
+    CUDA_CHECK(cudaFreeAsync(right, other));
+    CUDA_CHECK(cudaEventRecord(event, other));
+    CUDA_CHECK(cudaStreamWaitEvent(stream, event, 0));
+    CUDA_CHECK(cudaFreeAsync(left, stream));
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int launch = 0; launch < 2; ++launch) {
+        CUDA_CHECK(cudaGraphLaunch(exec, stream));
+    }
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    std::vector<unsigned> got(count), want(count);
+    for (size_t at = 0; at < count; ++at) {
+        want[at] = 2 * (TURNS * (TURNS - 1) / 2 + TURNS * static_cast<unsigned>(at));
+    }
+    CUDA_CHECK(cudaMemcpy(got.data(), sums, bytes, cudaMemcpyDeviceToHost));
+    program.expect_equal("sums of allocations in turn", got.data(), want.data(), count);
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaEventDestroy(event));
+    CUDA_CHECK(cudaFree(sums));
+    CUDA_CHECK(cudaDeviceGraphMemTrim(0));
+}
+
 static unsigned long long used(cudaMemPool_t pool, cudaMemPoolAttr which) {
     unsigned long long value = 0;
     CUDA_CHECK(cudaMemPoolGetAttribute(pool, which, &value));
@@ -200,12 +252,14 @@ static void run_pools(Program &program, cudaStream_t stream) {
 int main(int argc, char **argv) {
     Program program("graphMemory", "lets graphs allocate memory", "ints of an allocation", 100003, 1, 1L << 26);
     program.parse(argc, argv);
-    cudaStream_t stream;
+    cudaStream_t stream, other;
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
     size_t count = static_cast<size_t>(program.size());
     while (program.next_round()) {
         run_capture(program, count, stream);
         run_nodes(program, count, stream);
+        run_in_turn(program, count, stream, other);
         run_pools(program, stream);
     }
     return program.finish();

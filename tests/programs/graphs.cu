@@ -524,6 +524,42 @@ static void refusals() {
     CUDA_CHECK(cudaStreamDestroy(blocking));
 }
 
+// A capture that loses its first stream leaves nothing behind; one that loses another
+// continues.
+static void lost_streams() {
+    cudaStream_t first, second;
+    cudaEvent_t event;
+    cudaGraph_t graph;
+    cudaStreamCaptureStatus status;
+    void *memory;
+    CUDA_CHECK(cudaEventCreate(&event));
+    for (bool loses_first : {true, false}) {
+        CUDA_CHECK(cudaStreamCreate(&first));
+        CUDA_CHECK(cudaStreamCreate(&second));
+        unsigned *device = on_device();
+        CUDA_CHECK(cudaStreamBeginCapture(first, cudaStreamCaptureModeGlobal));
+        CUDA_CHECK(cudaMemsetAsync(device, 0, 4, first));
+        CUDA_CHECK(cudaEventRecord(event, first));
+        CUDA_CHECK(wait_event(second, event));
+        CUDA_CHECK(cudaMemsetAsync(device, 0, 4, second));
+        CUDA_CHECK(cudaStreamDestroy(loses_first ? first : second));
+        cudaStream_t left = loses_first ? second : first;
+        CUDA_CHECK(cudaStreamIsCapturing(left, &status));
+        program->expect_equal("whether the other stream captures", status != cudaStreamCaptureStatusNone, !loses_first);
+        expect_error("ending it", cudaStreamEndCapture(left, &graph),
+                     loses_first ? cudaErrorIllegalState : cudaErrorStreamCaptureUnjoined);
+        CUDA_CHECK(cudaMalloc(&memory, 4096));
+        CUDA_CHECK(cudaMemset(memory, 0, 4096));
+        CUDA_CHECK(cudaMemsetAsync(device, 0, 4, left));
+        CUDA_CHECK(cudaStreamSynchronize(left));
+        CUDA_CHECK(cudaDeviceSynchronize());
+        CUDA_CHECK(cudaFree(memory));
+        CUDA_CHECK(cudaFree(device));
+        CUDA_CHECK(cudaStreamDestroy(left));
+    }
+    CUDA_CHECK(cudaEventDestroy(event));
+}
+
 int main(int argc, char **argv) {
     Program own("graphs", "captures, builds, updates and launches graphs", "elements", 10000, 2, 1L << 28);
     program = &own;
@@ -540,6 +576,7 @@ int main(int argc, char **argv) {
         built();
         events();
         refusals();
+        lost_streams();
     }
     return own.finish();
 }

@@ -3,7 +3,7 @@
 // Memory allocated before and after access was enabled, large and small, freed and
 // allocated again; memory that the program maps; memory of a pool; kernels of both
 // GPUs that add to the same words; copies in one GPU's stream; streams of both GPUs that
-// wait for each other's events; and refused calls.
+// wait for each other's events; textures of both; and refused calls.
 // With a single GPU, or two without peer access, everything runs on one.
 
 #include "common/driver.h"
@@ -429,6 +429,70 @@ static void run_mapped(Program &program, Random &random) {
     DRIVER_CHECK(cuMemRelease, handle);
 }
 
+// The stream in which memory of a pool is freed writes to it before. Memory allocated in
+// the meantime keeps its contents.
+static void free_behind_work(Program &program) {
+    constexpr size_t COUNT = 1000;
+    cudaStream_t freeing, allocating;
+    unsigned *memory = nullptr, *others[16] = {}, got = 0;
+    CUDA_CHECK(cudaSetDevice(owns));
+    CUDA_CHECK(cudaStreamCreateWithFlags(&allocating, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaMallocAsync(&memory, COUNT * sizeof(unsigned), allocating));
+    CUDA_CHECK(cudaStreamSynchronize(allocating));
+    CUDA_CHECK(cudaSetDevice(computes));
+    CUDA_CHECK(cudaStreamCreateWithFlags(&freeing, cudaStreamNonBlocking));
+    write_late<<<1, 1, 0, freeing>>>(memory, COUNT, 9, 3000000);
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaFreeAsync(memory, freeing));
+    CUDA_CHECK(cudaSetDevice(owns));
+    for (unsigned *&other : others) {
+        CUDA_CHECK(cudaMallocAsync(&other, COUNT * sizeof(unsigned), allocating));
+        CUDA_CHECK(cudaMemsetAsync(other, 0, COUNT * sizeof(unsigned), allocating));
+    }
+    CUDA_CHECK(cudaStreamSynchronize(allocating));
+    CUDA_CHECK(cudaStreamSynchronize(freeing));
+    for (unsigned *other : others) {
+        CUDA_CHECK(cudaMemcpy(&got, other, sizeof got, cudaMemcpyDeviceToHost));
+        program.expect_equal("memory allocated behind a free of another stream", got, 0u);
+        CUDA_CHECK(cudaFreeAsync(other, allocating));
+    }
+    CUDA_CHECK(cudaStreamSynchronize(allocating));
+    CUDA_CHECK(cudaStreamDestroy(allocating));
+    CUDA_CHECK(cudaStreamDestroy(freeing));
+}
+
+// Textures of both GPUs, which may have equal values.
+static void run_textures(Program &program) {
+    cudaTextureObject_t textures[2];
+    float *memory[2];
+    for (int side = 0; side < 2; ++side) {
+        memory[side] = allocate<float>(side ? computes : owns, 1024);
+        CUDA_CHECK(cudaSetDevice(side ? computes : owns));
+        cudaResourceDesc resource = {};
+        resource.resType = cudaResourceTypeLinear;
+        resource.res.linear.devPtr = memory[side];
+        resource.res.linear.desc = cudaCreateChannelDesc<float>();
+        resource.res.linear.sizeInBytes = 1024 * sizeof(float);
+        cudaTextureDesc sampling = {};
+        sampling.readMode = cudaReadModeElementType;
+        CUDA_CHECK(cudaCreateTextureObject(&textures[side], &resource, &sampling, nullptr));
+    }
+    for (int side = 0; side < 2; ++side) {
+        CUDA_CHECK(cudaSetDevice(side ? computes : owns));
+        cudaResourceDesc resource = {};
+        CUDA_CHECK(cudaGetTextureObjectResourceDesc(&resource, textures[side]));
+        program.expect(resource.res.linear.devPtr == memory[side], "a texture has the memory of another");
+    }
+    for (int side = 0; side < 2; ++side) {
+        CUDA_CHECK(cudaSetDevice(side ? computes : owns));
+        CUDA_CHECK(cudaDestroyTextureObject(textures[side]));
+        // A second time it does nothing.
+        CUDA_CHECK(cudaDestroyTextureObject(textures[side]));
+        CUDA_CHECK(cudaFree(memory[side]));
+    }
+    CUDA_CHECK(cudaSetDevice(computes));
+}
+
 static void run_pool(Program &program, Random &random) {
     cudaMemPool_t pool = nullptr;
     CUDA_CHECK(cudaDeviceGetDefaultMemPool(&pool, owns));
@@ -453,6 +517,7 @@ static void run_pool(Program &program, Random &random) {
     CUDA_CHECK(cudaSetDevice(owns));
     CUDA_CHECK(cudaFreeAsync(memory, nullptr));
     CUDA_CHECK(cudaDeviceSynchronize());
+    free_behind_work(program);
     if (owns != computes) {
         access.flags = cudaMemAccessFlagsProtNone;
         CUDA_CHECK(cudaMemPoolSetAccess(pool, &access, 1));
@@ -505,6 +570,7 @@ int main(int argc, char **argv) {
             CUDA_CHECK(cudaDeviceDisablePeerAccess(owns));
         }
         run_pool(program, random);
+        run_textures(program);
         CUDA_CHECK(cudaFree(before));
     }
     return program.finish();

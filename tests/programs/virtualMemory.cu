@@ -44,6 +44,60 @@ static CUmemGenericAllocationHandle create(size_t bytes) {
     return handle;
 }
 
+// What an address says of handles for other processes.
+static void expect_handles(Program &program, const char *what, CUdeviceptr address, bool is_legacy, unsigned long long types) {
+    bool legacy = !is_legacy;
+    unsigned long long allowed = ~0ull;
+    DRIVER_CHECK(cuPointerGetAttribute, &legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address);
+    DRIVER_CHECK(cuPointerGetAttribute, &allowed, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, address);
+    program.expect_equal(what, legacy, is_legacy);
+    program.expect_equal(what, allowed, types);
+}
+
+// Memory that other processes can have, and other memory.
+static void run_handles(Program &program, size_t grain) {
+    void *plain, *pooled, *managed, *pinned;
+    CUDA_CHECK(cudaMalloc(&plain, 4096));
+    expect_handles(program, "plain memory", reinterpret_cast<CUdeviceptr>(plain) + 100, true, 0);
+    CUDA_CHECK(cudaMallocManaged(&managed, 4096));
+    expect_handles(program, "managed memory", reinterpret_cast<CUdeviceptr>(managed), false, 0);
+    CUDA_CHECK(cudaMallocHost(&pinned, 4096));
+    expect_handles(program, "pinned memory", reinterpret_cast<CUdeviceptr>(pinned), false, 0);
+    for (int types : {0, 1}) {
+        cudaMemPoolProps props = {};
+        props.allocType = cudaMemAllocationTypePinned;
+        props.location.type = cudaMemLocationTypeDevice;
+        CUDA_CHECK(cudaGetDevice(&props.location.id));
+        props.handleTypes = types ? cudaMemHandleTypePosixFileDescriptor : cudaMemHandleTypeNone;
+        cudaMemPool_t pool;
+        CUDA_CHECK(cudaMemPoolCreate(&pool, &props));
+        CUDA_CHECK(cudaMallocFromPoolAsync(&pooled, 4096, pool, nullptr));
+        expect_handles(program, "memory of a pool", reinterpret_cast<CUdeviceptr>(pooled), false, types);
+        CUDA_CHECK(cudaFreeAsync(pooled, nullptr));
+        CUDA_CHECK(cudaDeviceSynchronize());
+        CUDA_CHECK(cudaMemPoolDestroy(pool));
+
+        CUmemAllocationProp prop = properties();
+        prop.requestedHandleTypes = types ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
+        CUmemGenericAllocationHandle handle = 0;
+        CUdeviceptr base = 0;
+        CUmemAccessDesc desc = {};
+        desc.location = prop.location;
+        desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        DRIVER_CHECK(cuMemCreate, &handle, grain, &prop, 0);
+        DRIVER_CHECK(cuMemAddressReserve, &base, grain, 0, 0, 0);
+        DRIVER_CHECK(cuMemMap, base, grain, 0, handle, 0);
+        DRIVER_CHECK(cuMemSetAccess, base, grain, &desc, 1);
+        expect_handles(program, "mapped memory", base + 100, false, types);
+        DRIVER_CHECK(cuMemUnmap, base, grain);
+        DRIVER_CHECK(cuMemAddressFree, base, grain);
+        DRIVER_CHECK(cuMemRelease, handle);
+    }
+    CUDA_CHECK(cudaFree(plain));
+    CUDA_CHECK(cudaFree(managed));
+    CUDA_CHECK(cudaFreeHost(pinned));
+}
+
 static CUdeviceptr reserve(size_t bytes) {
     CUdeviceptr address = 0;
     DRIVER_CHECK(cuMemAddressReserve, &address, bytes, 0, 0, 0);
@@ -222,6 +276,7 @@ int main(int argc, char **argv) {
         Random random(program.seed());
         run_growth(program, grain, static_cast<size_t>(program.size()), random);
         run_places(program, grain, random);
+        run_handles(program, grain);
         run_shared(program, grain);
         run_refusals(program, grain);
     }

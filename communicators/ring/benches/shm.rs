@@ -20,7 +20,7 @@ fn pair(polling: Polling) -> (Connection, Connection) {
         window_address: None,
     };
     let (here, there) = UnixStream::pair().expect("socket pair");
-    let (host, ends) = shm::create(REGION, RING, here.into(), options).expect("create");
+    let (host, ends, _) = shm::create(REGION, RING, here.into(), options).expect("create");
     let guest = shm::attach(ends, there.into(), options).expect("attach");
     (guest, host)
 }

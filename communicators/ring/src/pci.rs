@@ -10,7 +10,7 @@ use paragpu_protocol::frame::FrameHeader;
 use rustix::fs::{Mode, OFlags};
 
 use crate::channel::{self, Side};
-use crate::eventfd::{EventDoorbell, new_eventfd, signal};
+use crate::eventfd::{Bell, EventDoorbell, new_eventfd, signal};
 use crate::layout::{self, Layout, device};
 use crate::shm::{Options, Parts, duplicate, map_framing, read_layout};
 use crate::sys::mapping_unsafe::Mapping;
@@ -128,8 +128,8 @@ pub fn attach_host(host: HostChannel, options: Options) -> Result<Connection, Er
     let base = Base::new(map_framing(host.memory.as_fd(), host.offset, &layout)?, 0)?;
     let tenure = host.liveness.as_ref().map(duplicate).transpose()?;
     let bell = EventDoorbell {
-        ring: host.interrupt,
-        wait: host.doorbell,
+        ring: Bell::Eventfd(host.interrupt),
+        wait: Bell::Eventfd(host.doorbell),
         interrupt: new_eventfd()?,
         liveness: host.liveness,
         slot: Some(slot),

@@ -1,7 +1,7 @@
 //! The communicator `shm`: rings in a memfd between two processes of one host.
 //!
 //! The host creates the region and its doorbells and passes [`GuestEnds`] over the guest's
-//! unix socket. Both sides keep the socket open. By its end each detects that the
+//! unix socket. It keeps [`HostEnds`] for a process that [takes over](take_over). Both sides keep the socket open. By its end each detects that the
 //! other is gone.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::channel::{self, Side};
 use crate::doorbell::Doorbell;
-use crate::eventfd::{EventDoorbell, new_eventfd};
+use crate::eventfd::{Bell, EventDoorbell, new_eventfd, new_sockets};
 use crate::layout::{self, Layout};
 use crate::sys::mapping_unsafe::Mapping;
 use crate::sys::region_unsafe::Base;
@@ -34,8 +34,32 @@ pub struct GuestEnds {
     pub memory: OwnedFd,
     /// Eventfd that wakes the host.
     pub host_bell: OwnedFd,
-    /// Eventfd that wakes the guest.
+    /// Socket that wakes the guest; earlier hosts pass an eventfd.
     pub guest_bell: OwnedFd,
+}
+
+/// The descriptors that another process of the host needs to [take over](take_over), in
+/// order.
+#[derive(Debug)]
+pub struct HostEnds {
+    /// The region.
+    pub memory: OwnedFd,
+    /// Eventfd that wakes the host.
+    pub host_bell: OwnedFd,
+    /// Socket that wakes the guest. The guest has the other end.
+    pub guest_bell: OwnedFd,
+}
+
+impl HostEnds {
+    /// The descriptors to pass, in order.
+    #[must_use]
+    pub fn as_fds(&self) -> [BorrowedFd<'_>; GuestEnds::COUNT] {
+        [
+            self.memory.as_fd(),
+            self.host_bell.as_fd(),
+            self.guest_bell.as_fd(),
+        ]
+    }
 }
 
 impl GuestEnds {
@@ -84,7 +108,7 @@ pub fn create(
     ring_size: u64,
     liveness: OwnedFd,
     options: Options,
-) -> Result<(Connection, GuestEnds), Error> {
+) -> Result<(Connection, GuestEnds, HostEnds), Error> {
     let layout = Layout::new(region_size, ring_size)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = rustix::fs::memfd_create("paragpu-channel", flags)
@@ -99,14 +123,20 @@ pub fn create(
     let mapping = map_framing(memory.as_fd(), 0, &layout)?;
     let base = Base::new(mapping, 0)?;
     base.initialise(&layout);
+    let (own_bell, guest_bell) = new_sockets()?;
     let ends = GuestEnds {
         memory,
         host_bell: new_eventfd()?,
-        guest_bell: new_eventfd()?,
+        guest_bell,
+    };
+    let own = HostEnds {
+        memory: duplicate(&ends.memory)?,
+        host_bell: duplicate(&ends.host_bell)?,
+        guest_bell: own_bell,
     };
     let bell = EventDoorbell {
-        ring: duplicate(&ends.guest_bell)?,
-        wait: duplicate(&ends.host_bell)?,
+        ring: Bell::Socket(duplicate(&own.guest_bell)?),
+        wait: Bell::Eventfd(duplicate(&own.host_bell)?),
         interrupt: new_eventfd()?,
         liveness: Some(liveness),
         slot: None,
@@ -119,7 +149,7 @@ pub fn create(
         side: Side::Host,
         tenure: None,
     };
-    Ok((parts.connect(Box::new(bell), options)?, ends))
+    Ok((parts.connect(Box::new(bell), options)?, ends, own))
 }
 
 /// Guest side: connects to a region that the host created. `liveness` is the unix socket to
@@ -128,7 +158,8 @@ pub fn create(
 /// # Errors
 /// [`Error::Protocol`] if the memory is not a valid region, [`Error::Io`].
 pub fn attach(ends: GuestEnds, liveness: OwnedFd, options: Options) -> Result<Connection, Error> {
-    connect(ends, liveness, options, Side::Guest)
+    let bells = (ends.host_bell, ends.guest_bell);
+    connect(&ends.memory, bells, liveness, options, Side::Guest)
 }
 
 /// Host side: continues with a region at the point where another process stopped serving
@@ -136,33 +167,28 @@ pub fn attach(ends: GuestEnds, liveness: OwnedFd, options: Options) -> Result<Co
 ///
 /// # Errors
 /// As [`attach`].
-pub fn take_over(
-    ends: GuestEnds,
-    liveness: OwnedFd,
-    options: Options,
-) -> Result<Connection, Error> {
-    connect(ends, liveness, options, Side::Host)
+pub fn take_over(ends: HostEnds, liveness: OwnedFd, options: Options) -> Result<Connection, Error> {
+    let bells = (ends.guest_bell, ends.host_bell);
+    connect(&ends.memory, bells, liveness, options, Side::Host)
 }
 
+/// Connects to a region with the bells that this side rings and waits for.
 fn connect(
-    ends: GuestEnds,
+    memory: &OwnedFd,
+    (ring, wait): (OwnedFd, OwnedFd),
     liveness: OwnedFd,
     options: Options,
     side: Side,
 ) -> Result<Connection, Error> {
-    let size = rustix::fs::fstat(&ends.memory)
+    let size = rustix::fs::fstat(memory)
         .map_err(|errno| Error::io("cannot inspect the shared memory", errno))?
         .st_size;
     let size = u64::try_from(size).unwrap_or(0);
-    let layout = read_layout(ends.memory.as_fd(), 0, size)?;
-    let base = Base::new(map_framing(ends.memory.as_fd(), 0, &layout)?, 0)?;
-    let (ring, wait) = match side {
-        Side::Guest => (ends.host_bell, ends.guest_bell),
-        Side::Host => (ends.guest_bell, ends.host_bell),
-    };
+    let layout = read_layout(memory.as_fd(), 0, size)?;
+    let base = Base::new(map_framing(memory.as_fd(), 0, &layout)?, 0)?;
     let bell = EventDoorbell {
-        ring,
-        wait,
+        ring: Bell::of(ring),
+        wait: Bell::of(wait),
         interrupt: new_eventfd()?,
         liveness: Some(liveness),
         slot: None,
@@ -170,7 +196,7 @@ fn connect(
     let parts = Parts {
         base,
         layout,
-        memory: ends.memory.as_fd(),
+        memory: memory.as_fd(),
         file_offset: 0,
         side,
         tenure: None,

@@ -39,7 +39,7 @@ fn start(folder: &Path, role: &str) -> (Child, Connection) {
         .unwrap();
     let (socket, _) = listener.accept().unwrap();
     let passing = socket.try_clone().unwrap();
-    let (host, ends) = shm::create(REGION, 1 << 20, socket.into(), options(role)).unwrap();
+    let (host, ends, _) = shm::create(REGION, 1 << 20, socket.into(), options(role)).unwrap();
     send_with_fds(&passing, 1, 0, 0, b"welcome", &ends.as_fds(), soon()).unwrap();
     (child, host)
 }

@@ -16,6 +16,7 @@ use paragpu_communicator::{Spin, Wait};
 use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch, HostFuncSignal};
 use parking_lot::{Condvar, Mutex};
 
+use crate::callback::run_callback;
 use crate::connection::Link;
 use crate::error::Result;
 use crate::host_words::{HostWords, Place};
@@ -262,7 +263,7 @@ impl Shared {
         // If this fails, every later call fails as well and reports it.
         waiting.progress.finish(waiting.position.saturating_sub(1));
         let _ = self.shadows.pull();
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(waiting.function));
+        run_callback(waiting.function);
         let _ = self.shadows.after_function();
         match (place, self.streams.words()) {
             // What the function wrote is where the GPU reads it.

@@ -21,6 +21,7 @@ mod access;
 mod alone;
 mod arena;
 mod at_exit;
+mod callback;
 pub mod connection;
 pub mod copy;
 mod copy_order;
@@ -71,6 +72,7 @@ pub mod virtual_memory;
 mod virtual_space;
 mod window;
 
+pub use callback::in_callback;
 pub use connection::{report_once, take_detail};
 pub use error::{Error, Result, chain};
 pub use session::Session;

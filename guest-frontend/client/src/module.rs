@@ -200,7 +200,11 @@ impl Modules {
             }
             image.extend(part);
         }
-        Ok(image)
+        // The host does not hash an image that it reads in parts.
+        match image_hash::of(&image) == hash {
+            true => Ok(image),
+            false => Err(Status::INVALID_IMAGE),
+        }
     }
 
     /// cuModuleUnload.

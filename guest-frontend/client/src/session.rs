@@ -44,6 +44,8 @@ use crate::managed_variable::ManagedVariables;
 use crate::memory::DeviceMemory;
 use crate::module::Modules;
 use crate::monitor::Monitor;
+use crate::objects::edge::Dependency;
+use crate::objects::graph::Graph;
 use crate::objects::graph_memory::GraphMemory;
 use crate::objects::stream::Stream;
 use crate::progress::Progress;
@@ -395,12 +397,22 @@ impl Session {
             .set_peer_access(address, size, accessing, access)
     }
 
-    /// Allocates memory for a graph node.
+    /// Memory for a graph's next node, after `after`: what earlier nodes freed, if that suffices.
     ///
     /// # Errors
     /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
-    pub fn graph_memory(&self, size: u64) -> Result<Arc<GraphMemory>> {
-        GraphMemory::new(self.ordinal(), Arc::clone(&self.memory) as _, size)
+    pub fn graph_memory(
+        &self,
+        place: Option<(&Graph, &[Dependency])>,
+        size: u64,
+    ) -> Result<Arc<GraphMemory>> {
+        let reused = place
+            .filter(|_| size > 0)
+            .and_then(|(graph, after)| graph.reuse_memory(after, self.ordinal(), size));
+        match reused {
+            Some(memory) => Ok(memory),
+            None => GraphMemory::new(self.ordinal(), Arc::clone(&self.memory) as _, size),
+        }
     }
 
     /// Reserved addresses, and memory that the program maps there.

@@ -446,11 +446,12 @@ impl Streams {
             .map(drop)
     }
 
-    /// cuStreamDestroy. Its work still runs.
+    /// cuStreamDestroy. Its work still runs; a capture that began in it does not go on.
     ///
     /// # Errors
     /// As [`Link::check`].
     pub fn destroy(&self, stream: &Stream) -> Result<()> {
+        stream.abandon_capture();
         let relay = stream.relay().take();
         relay.map_or(Ok(()), |relay| self.destroy(&relay))?;
         // Nothing could wait for its copies later.

@@ -157,6 +157,17 @@ impl VirtualMemory {
         self.space.lock().retain(address)
     }
 
+    /// The handle types with which the program created the allocation mapped at an address; none
+    /// for one of another process. `None` if nothing is mapped there.
+    #[must_use]
+    pub fn handle_types(&self, address: u64) -> Option<i32> {
+        let (memory, properties) = self.space.lock().mapped(address)?;
+        Some(match self.shared.kind(memory) {
+            Some(_) => 0,
+            None => properties.handle_types,
+        })
+    }
+
     /// cuMemGetAllocationPropertiesFromHandle.
     ///
     /// # Errors

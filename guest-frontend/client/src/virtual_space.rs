@@ -179,6 +179,14 @@ impl VirtualSpace {
         self.held(handle).map(|allocation| allocation.properties)
     }
 
+    /// The allocation mapped at an address: its memory in the session's arena, and its
+    /// parameters.
+    pub(crate) fn mapped(&self, address: u64) -> Option<(u64, Properties)> {
+        let (_, map) = self.find(address)?;
+        let allocation = self.allocations.get(&map.allocation)?;
+        Some((allocation.memory, allocation.properties))
+    }
+
     /// The address of an allocation's memory in the session's arena.
     pub(crate) fn memory_of(&mut self, handle: u64) -> Result<u64> {
         self.held(handle).map(|allocation| allocation.memory)
@@ -424,6 +432,8 @@ mod tests {
             Err(Status::INVALID_VALUE)
         );
         assert_eq!(space.retain(BASE + 5), Ok(handle));
+        assert_eq!(space.mapped(BASE + 5), Some((7, PLAIN)));
+        assert_eq!(space.mapped(BASE + CHUNK), None);
         assert_eq!(space.unmap(BASE, CHUNK), Ok((vec![], vec![])));
         assert_eq!(space.release(handle), Ok(Some(7)));
         assert_eq!(space.retain(BASE), Err(Status::INVALID_VALUE));

@@ -103,7 +103,7 @@ fn shape(work: &Work) -> &'static str {
         Work::Child(_) => "folder",
         Work::Empty
         | Work::Memory(_)
-        | Work::MemAlloc(_)
+        | Work::MemAlloc(..)
         | Work::MemFree(_)
         | Work::EventRecord(_)
         | Work::EventWait(_) => "rectangle",
@@ -128,11 +128,11 @@ fn label(graph: &Graph, number: u32, work: &Work, details: Details) -> Result<St
             }
         }
         Work::Memory(_) => out.push_str("BATCH_MEM_OP"),
-        Work::MemAlloc(memory) => {
+        Work::MemAlloc(memory, size) => {
             write!(
                 out,
-                "MEM_ALLOC\naddress {:#x}, {} bytes",
-                memory.address, memory.size
+                "MEM_ALLOC\naddress {:#x}, {size} bytes",
+                memory.address
             )?;
         }
         Work::MemFree(memory) => write!(out, "MEM_FREE\naddress {:#x}", memory.address)?,

@@ -85,6 +85,7 @@ enum Polled {
     Waiting(usize),
     Control(u64),
     Process(u64),
+    Emptied,
     Console(u64),
     Metrics,
     Scrape(u64),
@@ -253,6 +254,9 @@ impl Broker {
             self.arrivals.handshakes.woken().as_fd(),
             read,
         );
+        for process in self.spawning.emptying() {
+            add(Polled::Emptied, process, read);
+        }
         for (key, pending) in self.arrivals.reception.listening() {
             add(Polled::Pending(key), pending.guest.as_fd(), read);
         }
@@ -328,6 +332,7 @@ impl Broker {
             Polled::Waiting(position) => self.arrivals.gave_up(position),
             Polled::Control(key) => self.receive_from_worker(key, supervise::MESSAGES),
             Polled::Process(key) => self.exited(key),
+            Polled::Emptied => self.spawning.empty_leftovers(),
             Polled::Console(key) => self.console(key, flags),
             Polled::Metrics => self.accept_scrape(),
             Polled::Scrape(key) => self.scrape(key, flags),
@@ -349,12 +354,14 @@ impl Broker {
         self.place_waiting();
         self.match_waiting();
         self.match_restores(now);
+        self.spawning.empty_leftovers();
         let refill = self.refill(now);
         self.workers.kill_overdue(now);
         self.answer_listings(now);
         self.end_overdue_migrations(now);
         let expiry = self.workers.end_expired(now);
         let leases = self.keep_leases(now);
+        let agents = self.close_idle_agents(now);
         self.write_checkpoints(now);
         let next_turn = self.take_turns(now);
         [
@@ -367,6 +374,7 @@ impl Broker {
             self.operations.deadline(),
             expiry,
             leases,
+            agents,
             refill,
         ]
         .into_iter()

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -24,6 +25,10 @@ pub struct Console {
     socket: ReceivedFd,
     /// The user of the process that connected.
     pub user: u32,
+    /// The user to whose limits it counts ([`Peer::Local`](crate::listener::Peer::Local)).
+    pub owner: u32,
+    /// When it connected or was last answered.
+    pub active: Instant,
     /// Whether it is an agent on the lease socket.
     pub is_agent: bool,
     input: Assembler,
@@ -45,10 +50,12 @@ impl AsFd for Console {
 impl Console {
     /// A new connection.
     #[must_use]
-    pub fn new(socket: OwnedFd, user: u32) -> Self {
+    pub fn new(socket: OwnedFd, user: u32, owner: u32) -> Self {
         Self {
             socket: ReceivedFd::new(socket, PeerKind::Guest),
             user,
+            owner,
+            active: Instant::now(),
             is_agent: false,
             input: Assembler::default(),
             output: Vec::new(),
@@ -102,6 +109,7 @@ impl Console {
 
     /// Appends a response.
     pub fn answer(&mut self, response: &Response) {
+        self.active = Instant::now();
         let encoded = json_lines::encode(response).or_else(|error| {
             // For example, the listing is too long. Without an answer the client
             // would wait forever.

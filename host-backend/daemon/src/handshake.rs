@@ -86,6 +86,9 @@ pub struct Arrival {
     pub local: bool,
     /// Its guest will reconnect over [`SessionRequest::communicator`].
     pub follows: bool,
+    /// When its guest's certificate expires, in seconds since 1970, by the source worker;
+    /// `None` if the guest showed none.
+    pub expires: Option<u64>,
 }
 
 /// A channel of a PCI device's window.
@@ -402,6 +405,7 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<SessionRequest, String> {
             token: arrive.token,
             local,
             follows,
+            expires: (arrive.expires != 0).then_some(arrive.expires),
         }),
         gpu: (arrive.wanted != ANY_DEVICE).then_some(arrive.wanted),
     })
@@ -594,7 +598,11 @@ mod tests {
         (progress, rest)
     }
 
-    const LOCAL: Peer = Peer::Local { uid: 0, pid: 1 };
+    const LOCAL: Peer = Peer::Local {
+        uid: 0,
+        owner: 0,
+        pid: 1,
+    };
     const DEVICE: Peer = Peer::Device {
         uid: 0,
         pid: 1,

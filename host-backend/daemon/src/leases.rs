@@ -1,7 +1,7 @@
 //! The leases of this host, and the job states that the site's engine reports.
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -175,6 +175,14 @@ impl Leases {
         self.queue.iter().any(waits) || self.queried.iter().any(|(other, _)| *other == holder)
     }
 
+    /// The connections whose claims wait for the engine.
+    #[must_use]
+    pub fn claimants(&self) -> BTreeSet<u64> {
+        let queue = self.queue.iter().map(|question| question.holder);
+        let queried = self.queried.iter().map(|(holder, _)| *holder);
+        queue.chain(queried).collect()
+    }
+
     /// Removes the pending claims of a closed connection.
     pub fn forget(&mut self, holder: u64) {
         self.queue.retain(|question| question.holder != holder);
@@ -296,6 +304,18 @@ impl Leases {
     /// All leases, by VM.
     pub fn iter(&self) -> impl Iterator<Item = (&String, &Leased)> {
         self.standing.iter()
+    }
+
+    /// The connections that hold a lease.
+    #[must_use]
+    pub fn holders(&self) -> BTreeSet<u64> {
+        let standing = self.standing.values();
+        standing
+            .filter_map(|leased| match leased.hold {
+                Hold::By(holder) => Some(holder),
+                Hold::Until(_) => None,
+            })
+            .collect()
     }
 
     /// The VM whose lease a connection holds.

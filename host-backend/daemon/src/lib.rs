@@ -11,7 +11,8 @@
 //!   threads, [`received_fd`] closes descriptors that peers sent.
 //! - Other daemons: [`link`], and for other hosts [`tls`] with a thread that relays each.
 //! - Workers: [`worker`] is one process, [`spawner`] and [`spawner_process`] start it, [`users`]
-//!   chooses its user from the range that [`subordinate`] reads.
+//!   chooses its user from the range that [`subordinate`] reads, and [`leftovers`] removes
+//!   the images of former VMs.
 //! - State: [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
 //!   [`notes`] record sessions, [`tenants`] accounts for each VM, [`shares`] schedules
 //!   turns on a GPU.
@@ -43,6 +44,7 @@ mod error;
 pub mod handshake;
 pub mod handshake_threads;
 pub mod leases;
+pub mod leftovers;
 pub mod link;
 pub mod listener;
 pub mod logging;

@@ -241,7 +241,11 @@ impl Links {
 /// Reports to the worker at the other end why there is no link.
 fn refuse(far: UnixStream, reason: &str) {
     let Ok(socket) = far.try_clone() else { return };
-    let peer = Peer::Local { uid: 0, pid: 0 };
+    let peer = Peer::Local {
+        uid: 0,
+        owner: 0,
+        pid: 0,
+    };
     Guest::new(socket.into(), peer).refuse(reason);
     // Closing a socket with unread bytes discards sent bytes.
     let _ = far.set_nonblocking(false);

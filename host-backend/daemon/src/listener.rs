@@ -13,8 +13,8 @@ use paragpu_config::VmSocket;
 use paragpu_control::peer;
 use vsock::{VMADDR_CID_ANY, VsockListener};
 
-use crate::Error;
 use crate::protection::Certified;
+use crate::{Error, subordinate};
 
 /// Who connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,9 @@ pub enum Peer {
     Local {
         /// Its user.
         uid: u32,
+        /// The user to whose limits it counts: that user, or the owner of the range of
+        /// subordinate users that contains it.
+        owner: u32,
         /// Its process.
         pid: i32,
     },
@@ -58,7 +61,7 @@ pub enum Peer {
 impl std::fmt::Display for Peer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Local { uid, .. } => write!(formatter, "uid {uid}"),
+            Self::Local { owner, .. } => write!(formatter, "uid {owner}"),
             Self::Device { pid, .. } => write!(formatter, "device process {pid}"),
             Self::Remote(address) => write!(formatter, "{}", address.ip()),
             Self::Certified(guest) => formatter.write_str(&guest.identity.vm),
@@ -258,7 +261,11 @@ impl Side {
                     process: identity.unwrap_or(u64::from(pid.unsigned_abs())),
                 }
             }
-            _ => Peer::Local { uid, pid },
+            _ => Peer::Local {
+                uid,
+                owner: subordinate::owner(uid),
+                pid,
+            },
         })
     }
 }

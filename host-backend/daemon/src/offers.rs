@@ -1,7 +1,7 @@
 //! Memory that the sessions of one VM share. The daemon holds one descriptor per offer.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use paragpu_control::exchange::{Offer, Token};
@@ -44,24 +44,42 @@ struct Offered {
     session: u64,
     offer: Offer,
     memory: ReceivedFd,
+    /// The sessions that map the memory without being charged.
+    borrowers: BTreeSet<u64>,
+}
+
+/// Memory that is no longer offered, while sessions that borrowed it still map it.
+#[derive(Debug)]
+struct Left {
+    size: u64,
+    /// Whether the session that offered it still runs.
+    has_owner: bool,
+    borrowers: BTreeSet<u64>,
 }
 
 /// The offers of a VM's sessions, by token. While sessions move from this host to this
 /// host, the source and the destination of a session offer memory under the same token.
+///
+/// Borrowed memory is charged to its owner. If the owner frees it, or ends, it stays as long as
+/// a borrower has it mapped, and [`charges`](Self::charges) has it until then.
 #[derive(Debug, Default)]
-pub struct Offers(BTreeMap<Token, Vec<Offered>>);
+pub struct Offers {
+    offered: BTreeMap<Token, Vec<Offered>>,
+    /// By token, and the session that offered it.
+    left: BTreeMap<(Token, u64), Left>,
+}
 
 impl Offers {
     /// The number of offers.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.values().map(Vec::len).sum()
+        self.offered.values().map(Vec::len).sum()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.offered.is_empty()
     }
 
     fn is_full(&self, room: Room) -> bool {
@@ -82,7 +100,7 @@ impl Offers {
         memory: ReceivedFd,
         room: Room,
     ) -> Option<Offer> {
-        match self.0.contains_key(&offer.token) {
+        match self.offered.contains_key(&offer.token) {
             true => None,
             false => self.add_again(session, offer, memory, room),
         }
@@ -100,7 +118,7 @@ impl Offers {
         if self.is_full(room) {
             return None;
         }
-        let held = self.0.entry(offer.token).or_default();
+        let held = self.offered.entry(offer.token).or_default();
         if held.iter().any(|held| held.session == session) {
             return None;
         }
@@ -108,16 +126,35 @@ impl Offers {
             session,
             offer,
             memory,
+            borrowers: BTreeSet::new(),
         });
         Some(offer)
     }
 
     /// Removes an offer of `session`. Does nothing if another session made it.
     pub fn withdraw(&mut self, session: u64, token: &Token) {
-        if let Some(held) = self.0.get_mut(token) {
-            held.retain(|held| held.session != session);
+        if let Some(held) = self.offered.get_mut(token) {
+            let gone: Vec<Offered> = held
+                .extract_if(.., |held| held.session == session)
+                .collect();
             if held.is_empty() {
-                self.0.remove(token);
+                self.offered.remove(token);
+            }
+            self.leave(gone, true);
+        }
+    }
+
+    /// Keeps account of memory that is no longer offered.
+    fn leave(&mut self, gone: Vec<Offered>, has_owner: bool) {
+        for offered in gone {
+            if !offered.borrowers.is_empty() {
+                let left = Left {
+                    size: offered.offer.size,
+                    has_owner,
+                    borrowers: offered.borrowers,
+                };
+                let key = (offered.offer.token, offered.session);
+                self.left.insert(key, left);
             }
         }
     }
@@ -130,17 +167,90 @@ impl Offers {
         token: &Token,
         right: impl Fn(u64) -> bool,
     ) -> Option<(u64, Offer, BorrowedFd<'_>)> {
-        let held = self.0.get(token)?;
+        let held = self.offered.get(token)?;
         let held = held.iter().find(|held| right(held.session))?;
         Some((held.session, held.offer, held.memory.as_fd()))
     }
 
-    /// Removes all offers of a session that has ended or left.
+    /// Records that `session` maps what `owner` offers. Returns false if the VM has too much
+    /// memory that only borrowers have.
+    pub fn borrow(&mut self, session: u64, owner: u64, token: &Token) -> bool {
+        let held = self.offered.get_mut(token).into_iter().flatten();
+        let held = held.into_iter().find(|held| held.session == owner);
+        let has_room = self.left.len() < MAX_OFFERS;
+        match held.filter(|_| has_room) {
+            Some(held) => {
+                held.borrowers.insert(session);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Records that `session` no longer maps what it borrowed with this token.
+    pub fn give_back(&mut self, session: u64, token: &Token) {
+        for held in self.offered.get_mut(token).into_iter().flatten() {
+            held.borrowers.remove(&session);
+        }
+        self.left.retain(|(of, _), left| {
+            if of == token {
+                left.borrowers.remove(&session);
+            }
+            !left.borrowers.is_empty()
+        });
+    }
+
+    /// Device memory to charge, by session: what it freed while others have it mapped. If it
+    /// has ended, one of those is charged.
+    #[must_use]
+    pub fn charges(&self) -> BTreeMap<u64, u64> {
+        let mut charges = BTreeMap::<u64, u64>::new();
+        for ((_, owner), left) in &self.left {
+            let payer = match left.has_owner {
+                true => Some(owner),
+                false => left.borrowers.first(),
+            };
+            if let Some(payer) = payer {
+                let charged = charges.entry(*payer).or_default();
+                *charged = charged.saturating_add(left.size);
+            }
+        }
+        charges
+    }
+
+    /// Removes all offers of a session that has ended, and what it borrowed.
     pub fn release(&mut self, session: u64) {
-        self.0.retain(|_, held| {
-            held.retain(|held| held.session != session);
+        let gone = self.remove(session);
+        self.leave(gone, false);
+        for ((_, owner), left) in &mut self.left {
+            left.has_owner &= *owner != session;
+        }
+    }
+
+    /// The same for a session that has moved away. Those that share its memory move with it, so
+    /// the memory is not charged while they are about to end here.
+    pub fn release_moved(&mut self, session: u64) {
+        self.remove(session);
+        self.left.retain(|(_, owner), _| *owner != session);
+    }
+
+    fn remove(&mut self, session: u64) -> Vec<Offered> {
+        let mut gone = Vec::new();
+        self.offered.retain(|_, held| {
+            gone.extend(held.extract_if(.., |held| held.session == session));
+            for held in held.iter_mut() {
+                held.borrowers.remove(&session);
+            }
             !held.is_empty()
         });
+        for offered in &mut gone {
+            offered.borrowers.remove(&session);
+        }
+        self.left.retain(|_, left| {
+            left.borrowers.remove(&session);
+            !left.borrowers.is_empty()
+        });
+        gone
     }
 }
 
@@ -182,6 +292,67 @@ mod tests {
         assert!(offers.find(&[2; 16], |_| true).is_some());
         offers.release(2);
         assert!(offers.find(&[2; 16], |_| true).is_none());
+    }
+
+    fn lent() -> Offers {
+        let mut offers = Offers::default();
+        let lent = Offer {
+            size: 100,
+            ..offer(1)
+        };
+        assert!(offers.add(1, lent, memory(), room()).is_some());
+        for session in [1, 2, 3] {
+            assert!(offers.borrow(session, 1, &[1; 16]));
+        }
+        offers
+    }
+
+    #[test]
+    fn borrowed_memory_is_charged_when_it_is_no_longer_offered() {
+        let mut offers = lent();
+        assert!(!offers.borrow(2, 3, &[1; 16]), "another session's");
+        assert!(offers.charges().is_empty());
+        offers.give_back(3, &[1; 16]);
+        offers.withdraw(1, &[1; 16]);
+        assert!(!offers.borrow(3, 1, &[1; 16]), "withdrawn");
+        // Its owner is charged while it runs, then the last that has it mapped.
+        assert_eq!(offers.charges(), BTreeMap::from([(1, 100)]));
+        offers.give_back(1, &[1; 16]);
+        assert_eq!(offers.charges(), BTreeMap::from([(1, 100)]));
+        offers.release(1);
+        assert_eq!(offers.charges(), BTreeMap::from([(2, 100)]));
+        offers.give_back(2, &[1; 16]);
+        assert!(offers.charges().is_empty() && offers.left.is_empty());
+    }
+
+    #[test]
+    fn borrowed_memory_outlives_its_owner() {
+        let mut offers = lent();
+        offers.release(1);
+        assert_eq!(offers.charges(), BTreeMap::from([(2, 100)]));
+        offers.release(2);
+        assert_eq!(offers.charges(), BTreeMap::from([(3, 100)]));
+        offers.release(3);
+        assert!(offers.charges().is_empty() && offers.left.is_empty());
+        // Sessions that move together leave nothing behind.
+        let mut offers = lent();
+        for session in [1, 2, 3] {
+            offers.release_moved(session);
+            assert!(offers.charges().is_empty());
+        }
+        assert!(offers.is_empty() && offers.left.is_empty());
+    }
+
+    #[test]
+    fn memory_that_only_borrowers_have_is_limited() {
+        let mut offers = Offers::default();
+        for name in 0..=MAX_OFFERS as u8 {
+            assert!(offers.add(1, offer(name), memory(), room()).is_some());
+            let has_room = usize::from(name) < MAX_OFFERS;
+            assert_eq!(offers.borrow(2, 1, &[name; 16]), has_room);
+            offers.withdraw(1, &[name; 16]);
+        }
+        assert_eq!(offers.left.len(), MAX_OFFERS);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::slots::Slots;
 /// obtain many of them for free.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PeerIdentity {
-    /// A user of this host.
+    /// A user of this host, with its subordinate users.
     User(u32),
     /// A device process, by [`Peer::Device::process`].
     Process(u64),
@@ -40,7 +40,7 @@ impl PeerIdentity {
     #[must_use]
     pub fn of(peer: &Peer) -> Self {
         match peer {
-            Peer::Local { uid, .. } => Self::User(*uid),
+            Peer::Local { owner, .. } => Self::User(*owner),
             Peer::Device { process, .. } => Self::Process(*process),
             Peer::Remote(from) | Peer::Host { from, .. } => Self::of_address(from.ip()),
             Peer::Certified(guest) => Self::of_address(guest.from.ip()),
@@ -315,6 +315,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn subordinate_users_are_one_source() {
+        let user = |uid, owner| {
+            let pid = 1;
+            PeerIdentity::of(&Peer::Local { uid, owner, pid })
+        };
+        assert_eq!(user(100_000, 1000), user(1000, 1000));
+        assert_ne!(user(1001, 1001), user(1000, 1000));
+    }
 
     #[test]
     fn device_processes_of_other_namespaces_are_different_sources() {

@@ -6,7 +6,7 @@
 //! CAP_CHOWN. The daemon drops its own unless it is root. The spawner serves four
 //! requests over one socket and exits when that closes: start a worker, from the program
 //! that it opened at its own start; create a process for the next one; transfer an empty directory of its user to a VM's
-//! user; empty a VM's directory. It checks all of them.
+//! user; empty a VM's directory, in a process for which nobody waits. It checks all of them.
 //!
 //! A worker's user namespace maps only that range, so neither the worker nor a process
 //! that chooses the worker's user can become any other user. A worker starts as the first
@@ -46,7 +46,7 @@ enum Request {
     Start(Box<Spawn>),
     /// Transfer the directory to this user of the range.
     Give { user: u32 },
-    /// Empty the directory, as this user of the range.
+    /// Empty the directory of this user of the range.
     Empty { user: u32 },
     /// Create a process for the next worker. Not answered.
     Prepare,
@@ -164,14 +164,16 @@ impl SpawnerProcess {
         Ok(())
     }
 
-    /// Empties a directory of this user.
+    /// Begins to empty a directory of this user. Returns the process that does it, a child of
+    /// this one.
     ///
     /// # Errors
     /// One sentence.
-    pub fn empty(&self, directory: impl AsFd, user: u32) -> Result<(), String> {
+    pub fn empty(&self, directory: impl AsFd, user: u32) -> Result<OwnedFd, String> {
         let mut inbox = Inbox::default();
         self.request(&Request::Empty { user }, directory.as_fd(), &mut inbox)?;
-        Ok(())
+        let process = inbox.fds.pop();
+        process.ok_or_else(|| "the spawner returned no process".to_owned())
     }
 
     fn request(
@@ -355,12 +357,19 @@ impl Privileged {
                 if directory(fd)?.st_uid != owner {
                     return Err("the directory is not the user's".into());
                 }
-                let removed = || match namespaces::become_user(user).and_then(|()| empty(fd)) {
-                    Ok(()) => DONE,
-                    Err(_) => 124,
+                let emptied = || {
+                    namespaces::introduce(c"paragpu-emptier");
+                    // It must not keep the spawner's sockets open: it may outlive the daemon.
+                    // It stays user 0, whose capabilities cover the range's files alone: a
+                    // worker may have left directories that even its user cannot read.
+                    let done =
+                        namespaces::close_all_but(&[fd.as_raw_fd()]).and_then(|()| empty(fd));
+                    if done.is_ok() { DONE } else { 124 }
                 };
-                self.run(Namespaces::Users, removed)?;
-                Ok(None)
+                let started = namespaces::start(self.map, Namespaces::Users, true, emptied);
+                let (pid, pidfd) =
+                    started.map_err(|error| format!("cannot start a process: {error}"))?;
+                Ok(Some((pid.cast_unsigned(), pidfd)))
             }
             Request::Prepare => Ok(None),
         }

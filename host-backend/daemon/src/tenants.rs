@@ -51,6 +51,16 @@ struct Tenant {
     spoiled: u32,
 }
 
+impl Tenant {
+    fn charge_lent(&self) {
+        let charges = self.offers.charges();
+        for (slot, session) in &self.slots {
+            let bytes = charges.get(session).copied().unwrap_or_default();
+            self.account.charge_lent(*slot, bytes);
+        }
+    }
+}
+
 /// A device process.
 #[derive(Debug)]
 pub struct DeviceProcess {
@@ -228,6 +238,7 @@ impl Tenants {
             *other != session
         });
         tenant.offers.release(session);
+        tenant.charge_lent();
         if tenant.slots.is_empty() {
             self.accounts.remove(vm);
             self.certified.remove(vm);
@@ -257,7 +268,16 @@ impl Tenants {
     pub fn moved(&mut self, vm: &str, session: u64) {
         if let Some(tenant) = self.accounts.get_mut(vm) {
             tenant.spoiled = 0;
-            tenant.offers.release(session);
+            tenant.offers.release_moved(session);
+            tenant.charge_lent();
+        }
+    }
+
+    /// Charges memory that a VM's sessions no longer offer, and others still map. Follows each
+    /// change of [`offers`](Self::offers) but new ones.
+    pub fn charge_lent(&self, vm: &str) {
+        if let Some(tenant) = self.accounts.get(vm) {
+            tenant.charge_lent();
         }
     }
 
@@ -425,7 +445,9 @@ fn check_name(vm: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::received_fd::PeerKind;
     use paragpu_control::account::Share;
+    use paragpu_control::exchange::Offer;
     use paragpu_control::socket::Inbox;
     use std::sync::Arc;
 
@@ -471,6 +493,38 @@ mod tests {
         tenants.release("a", 4);
         assert_eq!(tenants.memory("a"), 0);
         assert_eq!(tenants.accounts.len(), 1);
+    }
+
+    #[test]
+    fn memory_that_is_lent_stays_charged() {
+        let (mut tenants, host) = (Tenants::new(Err(String::new())), host(100));
+        let one = share(&mut tenants, &host, "a", 1);
+        let two = share(&mut tenants, &host, "a", 2);
+        let offer = Offer {
+            token: [1; 16],
+            size: 60,
+            domain: [0; 16],
+        };
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let memory = ReceivedFd::new(file.into(), PeerKind::Worker);
+        let room = tenants.room_for_offers();
+        let offers = tenants.offers("a").unwrap();
+        assert!(offers.add(1, offer, memory, room).is_some());
+        assert!(offers.borrow(2, 1, &[1; 16]));
+        assert!(one.take(60));
+        // Nothing is charged twice.
+        tenants.charge_lent("a");
+        assert_eq!(tenants.memory("a"), 60);
+        tenants.offers("a").unwrap().withdraw(1, &[1; 16]);
+        tenants.charge_lent("a");
+        one.give_back(60);
+        assert_eq!((one.lent(), two.lent()), (60, 0));
+        assert!(!one.take(41));
+        tenants.release("a", 1);
+        assert_eq!((two.lent(), tenants.memory("a")), (60, 60));
+        tenants.offers("a").unwrap().give_back(2, &[1; 16]);
+        tenants.charge_lent("a");
+        assert!(two.take(100));
     }
 
     fn process(pid: u32) -> Option<DeviceProcess> {

@@ -2,12 +2,13 @@
 //!
 //! The owner of a VM's image directory records the assignment, and outlives the daemon. A
 //! VM without such a directory keeps a user as long as it has sessions. A user is
-//! reassigned only after the last worker and directory of its previous VM are gone.
+//! reassigned only after the last worker of its previous VM is gone, and its directory is
+//! out of reach.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::DirBuilder;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -15,6 +16,7 @@ use std::time::SystemTime;
 use paragpu_config::host::{Host, Users as Confined};
 use rustix::fs::{Mode, OFlags, open};
 
+use crate::leftovers::{Leftovers, open_path};
 use crate::spawner_process::{self, SpawnerProcess};
 use crate::subordinate;
 
@@ -30,6 +32,9 @@ pub struct Users {
     pub apart: SpawnerProcess,
     first: u32,
     by_vm: BTreeMap<String, u32>,
+    leftovers: Leftovers,
+    /// Whether the directories that an earlier daemon set aside were looked for.
+    looked: bool,
 }
 
 /// Starts the spawner if the configuration assigns users, and drops this process's
@@ -79,6 +84,8 @@ impl Users {
             apart,
             first,
             by_vm: BTreeMap::new(),
+            leftovers: Leftovers::default(),
+            looked: false,
         }
     }
 
@@ -116,6 +123,7 @@ impl Users {
             }
         });
         let folder = folder.as_deref();
+        self.look_for_leftovers(folder);
         let path = folder.map(|folder| {
             let name = blake3::hash(vm.as_bytes()).to_hex();
             folder.join(name.as_str())
@@ -163,16 +171,17 @@ impl Users {
         }
     }
 
-    /// Removes the least recently used directory whose user is not assigned. Returns
-    /// whether one was removed.
-    fn forget(&self, owned: &BTreeMap<u32, Owned>) -> bool {
+    /// Sets aside the least recently used directory whose user is not assigned. Returns
+    /// whether there was one.
+    fn forget(&mut self, owned: &BTreeMap<u32, Owned>) -> bool {
         let idle = owned
             .iter()
             .filter(|(user, _)| !self.by_vm.values().any(|other| other == *user));
         let Some((user, oldest)) = idle.min_by_key(|(_, owned)| owned.used) else {
             return false;
         };
-        self.remove(&oldest.path, *user)
+        self.leftovers
+            .set_aside(&oldest.path, *user)
             .map_err(|error| {
                 let directory = oldest.path.display();
                 tracing::warn!(%directory, error, "unused images cannot be removed");
@@ -180,10 +189,29 @@ impl Users {
             .is_ok()
     }
 
-    fn remove(&self, path: &Path, user: u32) -> Result<(), String> {
-        let directory = open_path(path).map_err(|errno| errno.to_string())?;
-        self.apart.empty(&directory, user)?;
-        std::fs::remove_dir(path).map_err(|error| error.to_string())
+    /// Removes directories that were set aside, step by step. Does not wait.
+    pub fn empty_leftovers(&mut self) {
+        self.leftovers
+            .advance(|directory, user| self.apart.empty(&directory, user));
+    }
+
+    /// The processes whose end calls for [`empty_leftovers`](Self::empty_leftovers).
+    pub fn emptying(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.leftovers.processes()
+    }
+
+    /// Finds the directories that an earlier daemon set aside, once.
+    fn look_for_leftovers(&mut self, folder: Option<&Path>) {
+        let Some(folder) = folder.filter(|_| !self.looked) else {
+            return;
+        };
+        self.looked = true;
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        for path in entries.map(|entry| entry.path()) {
+            if let Some(user) = self.owner(&path).filter(|_| Leftovers::is_one(&path)) {
+                self.leftovers.adopt(path, user);
+            }
+        }
     }
 
     /// Opens a VM's directory. Recreates it if it belongs to another user, and creates it
@@ -198,7 +226,7 @@ impl Users {
         let failed = |errno: rustix::io::Errno| errno.to_string();
         match self.owner(path) {
             Some(owner) if owner == user => return open_path(path).map_err(failed),
-            Some(other) => self.remove(path, other)?,
+            Some(other) => self.leftovers.set_aside(path, other)?,
             None => {}
         }
         let owned = self.owned(Some(folder));
@@ -226,6 +254,9 @@ impl Users {
         entries
             .filter_map(|entry| {
                 let path = entry.path();
+                if Leftovers::is_one(&path) {
+                    return None;
+                }
                 let user = self.owner(&path)?;
                 let used = entry.metadata().ok()?.modified().ok()?;
                 Some((user, Owned { path, used }))
@@ -244,10 +275,4 @@ impl Users {
 fn make(folder: &Path) -> std::io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700).create(folder)
-}
-
-/// Opens a directory as a path (`O_PATH`): only its user may read it.
-fn open_path(path: &Path) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    open(path, flags, Mode::empty())
 }

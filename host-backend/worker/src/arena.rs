@@ -65,8 +65,6 @@ pub(crate) struct Arena<F> {
     clock: u64,
     /// Counts mappings.
     mappings: u64,
-    /// Fences of ranges that are no longer parked.
-    dropped: Vec<F>,
 }
 
 impl<F> Arena<F> {
@@ -82,7 +80,6 @@ impl<F> Arena<F> {
             idle_limit: idle_limit.min(limit),
             clock: 0,
             mappings: 0,
-            dropped: Vec::new(),
         }
     }
 
@@ -93,15 +90,30 @@ impl<F> Arena<F> {
 
     /// Charges device memory outside the arena.
     pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), Refused> {
-        let charged = self.live.saturating_add(bytes);
-        if charged > self.limit {
+        if bytes > self.own_free() {
             return Err(Refused::Limit);
         }
         if !self.share.take(bytes) {
             return Err(Refused::Shared);
         }
-        self.live = charged;
+        self.live += bytes;
         Ok(())
+    }
+
+    /// Bytes that the session's own limit still allows. Memory that it freed counts while
+    /// others have it mapped.
+    fn own_free(&self) -> u64 {
+        let used = self.live.saturating_add(self.share.lent());
+        self.limit.saturating_sub(used)
+    }
+
+    /// Whether `size` bytes have no room, and would have if other sessions of the VM unmapped
+    /// what its sessions freed.
+    pub(crate) fn is_behind_others(&self, size: u64) -> bool {
+        let free = self.share.free();
+        let fits = size <= self.own_free() && size <= free;
+        let own = self.limit.saturating_sub(self.live);
+        !fits && size <= own && size <= free.saturating_add(self.share.all_lent())
     }
 
     /// Returns such a charge.
@@ -113,11 +125,6 @@ impl<F> Arena<F> {
     /// Records that the last plan is not carried out.
     pub(crate) fn abandon_plan(&mut self) {
         self.share.give_back(std::mem::take(&mut self.planned));
-    }
-
-    /// Takes the fences of ranges that are no longer parked.
-    pub(crate) fn take_dropped(&mut self) -> Vec<F> {
-        std::mem::take(&mut self.dropped)
     }
 
     /// The session's share of the VM's account.
@@ -142,8 +149,7 @@ impl<F> Arena<F> {
 
     /// Bytes that the guest may still allocate.
     pub(crate) fn free(&self) -> u64 {
-        let own = self.limit.saturating_sub(self.live);
-        own.min(self.share.free())
+        self.own_free().min(self.share.free())
     }
 
     /// Checks a mapping and plans it. The caller takes over the parked ranges in the
@@ -151,7 +157,7 @@ impl<F> Arena<F> {
     /// by [`mapped`](Self::mapped).
     pub(crate) fn plan(&mut self, address: u64, size: u64) -> Result<Plan<F>, Refused> {
         let mut overlapped = self.overlapped(address, size)?;
-        if self.live.saturating_add(size) > self.limit {
+        if size > self.own_free() {
             return Err(Refused::Limit);
         }
         self.abandon_plan();
@@ -241,10 +247,7 @@ impl<F> Arena<F> {
             return false;
         };
         match range.idle {
-            Some((fence, _)) => {
-                self.idle -= range.size;
-                self.dropped.push(fence);
-            }
+            Some(_) => self.idle -= range.size,
             None => {
                 self.live -= range.size;
                 self.share.give_back(range.size);
@@ -266,7 +269,6 @@ impl<F> Arena<F> {
         self.share.give_back(size);
         if size > self.idle_limit {
             self.ranges.remove(&address);
-            self.dropped.push(fence);
             return Some(vec![address]);
         }
         range.idle = Some((fence, clock));
@@ -297,7 +299,6 @@ impl<F> Arena<F> {
     fn drop_idle(&mut self, start: u64) {
         if let Some(range) = self.ranges.remove(&start) {
             self.idle -= range.size;
-            self.dropped.extend(range.idle.map(|(fence, _)| fence));
         }
     }
 
@@ -391,7 +392,6 @@ mod tests {
         let plan = arena.plan(BASE + 10 * CHUNK, 7 * CHUNK).unwrap();
         assert_eq!(plan, Plan::Map(vec![BASE + CHUNK, BASE + 2 * CHUNK]));
         assert_eq!(arena.take_idle().len(), 2);
-        assert_eq!(arena.take_dropped().len(), 5);
     }
 
     #[test]
@@ -414,6 +414,30 @@ mod tests {
         assert_eq!(arena.plan(BASE, 2 * CHUNK), Err(Refused::Limit));
         arena.discharge(9 * CHUNK);
         assert_eq!(arena.plan(BASE, 2 * CHUNK), Ok(Plan::Map(vec![])));
+    }
+
+    #[test]
+    fn memory_that_others_still_map_counts() {
+        let account = Arc::new(Account::new().unwrap());
+        account.limit_to(Book::Device, 12 * CHUNK);
+        (0..2).for_each(|slot| account.clear(slot));
+        let mut one = arena();
+        let mut two = arena();
+        one.count_for(Share::new(Arc::clone(&account), 0));
+        two.count_for(Share::new(Arc::clone(&account), 1));
+        account.charge_lent(0, 6 * CHUNK);
+        assert_eq!((one.free(), two.free()), (4 * CHUNK, 6 * CHUNK));
+        assert_eq!(one.plan(BASE, 5 * CHUNK), Err(Refused::Limit));
+        assert_eq!(one.charge(5 * CHUNK), Err(Refused::Limit));
+        assert_eq!(two.plan(BASE, 7 * CHUNK), Err(Refused::Shared));
+        for (size, behind) in [(4, false), (5, true), (10, true), (11, false)] {
+            assert_eq!(one.is_behind_others(size * CHUNK), behind, "{size}");
+        }
+        for (size, behind) in [(6, false), (7, true), (10, true), (11, false)] {
+            assert_eq!(two.is_behind_others(size * CHUNK), behind, "{size}");
+        }
+        account.charge_lent(0, 0);
+        assert_eq!((one.free(), two.free()), (10 * CHUNK, 10 * CHUNK));
     }
 
     #[test]

@@ -158,7 +158,12 @@ impl Attendant {
                 let goal = toward(&on_the_wire(&route));
                 self.sender.query(Frame::Move.kind(), &goal);
             }
-            ToWorker::Checkpoint { directory, end } => {
+            ToWorker::Checkpoint {
+                directory,
+                end,
+                expires,
+            } => {
+                self.orders.set_expiry(expires);
                 let file = fds.into_iter().next().map(File::from);
                 let target = file.map_or(
                     CheckpointTarget::Directory(directory),
@@ -169,13 +174,16 @@ impl Attendant {
             ToWorker::Again(again) => {
                 *self.again.lock() = again;
             }
-            ToWorker::Migrate(migrate) => match departure(migrate, fds) {
-                Some(departure) => self.order(Order::Migrate(departure)),
-                None => {
-                    let reason = "the order to move came with the wrong descriptors";
-                    self.orders.report(Report::Failed(reason.into()));
+            ToWorker::Migrate(migrate) => {
+                self.orders.set_expiry(migrate.expires);
+                match departure(migrate, fds) {
+                    Some(departure) => self.order(Order::Migrate(departure)),
+                    None => {
+                        let reason = "the order to move came with the wrong descriptors";
+                        self.orders.report(Report::Failed(reason.into()));
+                    }
                 }
-            },
+            }
             ToWorker::Resumed => self.orders.resume(),
             ToWorker::Exchanged { request, offer } => {
                 let memory = fds.into_iter().next();

@@ -50,14 +50,26 @@ impl Session {
             Goal::CopyOut(copy) => {
                 let outbound = self.copies.outbound_of(copy.stream());
                 let (gpu, host) = (&mut self.gpu, &mut self.host);
-                copy.step(pending.at, gpu, outbound, host, &mut self.replies.link)?
+                let before = copy.issued();
+                let over = copy.step(pending.at, gpu, outbound, host, &mut self.replies.link);
+                if copy.issued() != before {
+                    self.objects.streams.received(copy.stream());
+                }
+                over?
             }
-            Goal::CopyIn(copy) => copy.step(
-                &mut self.gpu,
-                &mut self.copies.inbound,
-                self.host.pages(),
-                &self.copies.statistics,
-            )?,
+            Goal::CopyIn(copy) => {
+                let before = copy.issued();
+                let over = copy.step(
+                    &mut self.gpu,
+                    &mut self.copies.inbound,
+                    self.host.pages(),
+                    &self.copies.statistics,
+                );
+                if copy.issued() != before {
+                    self.objects.streams.received(copy.stream());
+                }
+                over?
+            }
             Goal::Stream(wait) => {
                 let over = self.objects.streams.passed(&mut self.gpu, wait)?;
                 if over {

@@ -185,12 +185,12 @@ impl Guest {
                 } else {
                     self.window
                 };
-                let (connection, ends) = shm::create(region, RING, liveness, options)?;
+                let (connection, ends, own) = shm::create(region, RING, liveness, options)?;
                 self.welcome.region_size = region;
                 let welcome = encode_all(&self.welcome);
                 let fds = ends.as_fds();
                 stream::handshake::send_with_fds(&socket, kind, 0, 0, &welcome, &fds, deadline)?;
-                let [memory, host_bell, guest_bell] = fds;
+                let [memory, host_bell, guest_bell] = own.as_fds();
                 let all = [memory, host_bell, guest_bell, socket.as_fd()];
                 self.keep(&all, !self.keeps_window);
                 Ok(connection)

@@ -4,7 +4,7 @@
 //! is stored only if it has the announced hash. The store is a directory of files named
 //! by hash that the workers of one VM share. A worker that queries a hash thereby learns
 //! what other programs of its VM use. Files appear by link(2), are hashed again when
-//! read, and are evicted in LRU order when the directory exceeds its limit. An incomplete
+//! read whole, and are evicted in LRU order when the directory exceeds its limits. An incomplete
 //! image is an unnamed file that disappears with its worker. Without a directory, the
 //! session keeps its images in memory.
 
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -29,6 +29,16 @@ const MAX_BYTES: u64 = 1 << 30;
 const LONG: usize = 1 << 20;
 /// Maximum number of images in transfer per session.
 const MAX_CONCURRENT: usize = 8;
+/// Maximum number of stored images of a VM.
+const MAX_STORED: u64 = 16 * 1024;
+/// Bytes that the smallest image counts for: a file has whole pages, and an inode.
+const LEAST: u64 = 4096;
+/// A session scans its VM's directory again once it has stored one part in so many of a limit.
+/// Its other sessions, 64 by default, do the same, so all together store at most about as much
+/// again as the limits allow.
+const PARTS: u64 = 64;
+/// Host memory charged for an image in memory, in addition to its bytes.
+const ENTRY: u64 = 256;
 
 /// Maximum number of VMs with cached images.
 const MAX_VMS: usize = 256;
@@ -67,7 +77,7 @@ struct CachedImage {
 pub struct ImageStore {
     /// The directory; `None` for memory.
     pub directory: Option<PathBuf>,
-    /// Limit in bytes, not counting the newest image.
+    /// Limit in bytes, not counting the newest image. An image counts for at least a page.
     pub limit: u64,
 }
 
@@ -149,6 +159,31 @@ impl Default for ImageStore {
     }
 }
 
+/// Room for images.
+#[derive(Debug, Default)]
+struct Room {
+    bytes: u64,
+    files: u64,
+}
+
+impl Room {
+    /// Takes room for an image of `size` bytes. Returns false if there is too little.
+    fn take(&mut self, size: u64) -> bool {
+        let bytes = self.bytes.checked_sub(occupied(size));
+        let files = self.files.checked_sub(1);
+        let (Some(bytes), Some(files)) = (bytes, files) else {
+            return false;
+        };
+        *self = Self { bytes, files };
+        true
+    }
+}
+
+/// Bytes that an image of `size` bytes counts for.
+fn occupied(size: u64) -> u64 {
+    size.max(LEAST)
+}
+
 /// The images of a session.
 #[derive(Debug)]
 pub(crate) struct Images {
@@ -156,6 +191,8 @@ pub(crate) struct Images {
     assembling: Vec<Assembly>,
     /// The images, newest last, if there is no directory.
     memory: VecDeque<CachedImage>,
+    /// What the session stores in the directory before it is scanned again.
+    room: Room,
     account: Arc<HostAccount>,
 }
 
@@ -165,6 +202,7 @@ impl Images {
             store,
             assembling: Vec::new(),
             memory: VecDeque::new(),
+            room: Room::default(),
             account,
         }
     }
@@ -208,11 +246,11 @@ impl Images {
                 format!("more than {MAX_CONCURRENT} images are in transfer"),
             );
         }
-        let sink = match &self.store.directory {
-            Some(directory) => Sink::File(tempfile::tempfile_in(directory).or_else(io)?),
-            None => Sink::Memory(Vec::new()),
+        let (sink, own) = match &self.store.directory {
+            Some(directory) => (Sink::File(tempfile::tempfile_in(directory).or_else(io)?), 0),
+            None => (Sink::Memory(Vec::new()), ENTRY),
         };
-        let held = self.account.take(0)?;
+        let held = self.account.take(own)?;
         self.assembling.push(Assembly {
             held,
             hash: *hash,
@@ -261,7 +299,9 @@ impl Images {
         match (image.sink, &self.store.directory) {
             (Sink::File(file), Some(directory)) => {
                 give_name(&file, &path(directory, &image.hash)).or_else(io)?;
-                trim(directory, self.store.limit, &image.hash);
+                if !self.room.take(image.size) {
+                    self.room = trim(directory, self.store.limit, &image.hash);
+                }
             }
             (Sink::Memory(bytes), _) => {
                 self.memory.push_back(CachedImage {
@@ -269,11 +309,11 @@ impl Images {
                     bytes: Arc::new(bytes),
                     _held: image.held,
                 });
-                let sizes = self.memory.iter().map(|kept| kept.bytes.len() as u64);
-                let mut total: u64 = sizes.sum();
-                while total > self.store.limit && self.memory.len() > 1 {
-                    let oldest = self.memory.pop_front();
-                    total -= oldest.map_or(0, |kept| kept.bytes.len() as u64);
+                let size = |kept: &CachedImage| occupied(kept.bytes.len() as u64);
+                let mut total: u64 = self.memory.iter().map(size).sum();
+                let is_full = |total, images| total > self.store.limit || images > MAX_STORED;
+                while is_full(total, self.memory.len() as u64) && self.memory.len() > 1 {
+                    total -= self.memory.pop_front().as_ref().map_or(0, size);
                 }
             }
             (Sink::File(_), None) => {}
@@ -281,13 +321,9 @@ impl Images {
         Ok(())
     }
 
-    /// The image's bytes. `NOT_FOUND` if the host does not have it, or has evicted it.
-    /// The guest then sends it again.
-    pub(crate) fn load(&self, hash: &Hash) -> Outcome<Arc<Vec<u8>>> {
-        self.find(hash)?.load()
-    }
-
-    /// Finds the image, so that another thread can read it.
+    /// Finds the image, to be charged for before it is read, or to be read by another thread.
+    /// `NOT_FOUND` if the host does not have it, or has evicted it. The guest then sends it
+    /// again.
     pub(crate) fn find(&self, hash: &Hash) -> Outcome<Stored> {
         let Some(directory) = &self.store.directory else {
             let held = self.memory.iter().find(|kept| kept.hash == *hash);
@@ -332,7 +368,7 @@ enum Contents {
 }
 
 impl Stored {
-    /// Its bytes, as [`Images::load`].
+    /// Its bytes. `NOT_FOUND` as [`Images::find`].
     pub(crate) fn load(&self) -> Outcome<Arc<Vec<u8>>> {
         let path = match &self.contents {
             Contents::Memory(bytes) => return Ok(Arc::clone(bytes)),
@@ -351,6 +387,27 @@ impl Stored {
             let _ = file.set_modified(SystemTime::now());
         }
         Ok(Arc::new(bytes))
+    }
+
+    /// At most `most` of its bytes from `offset` on. A part cannot be hashed; the guest hashes
+    /// the whole.
+    pub(crate) fn part(&self, offset: u64, most: usize) -> Outcome<Vec<u8>> {
+        let length = self.size.saturating_sub(offset).min(most as u64);
+        let mut part = vec![0; usize::try_from(length).unwrap_or(most)];
+        match &self.contents {
+            Contents::Memory(bytes) => {
+                let from = usize::try_from(offset).unwrap_or(usize::MAX);
+                let rest = bytes.get(from..).unwrap_or_default();
+                part = rest.get(..part.len()).unwrap_or(rest).to_vec();
+            }
+            Contents::File(path) => {
+                let read = File::open(path).and_then(|file| file.read_exact_at(&mut part, offset));
+                if read.is_err() {
+                    return missing();
+                }
+            }
+        }
+        Ok(part)
     }
 }
 
@@ -384,12 +441,17 @@ fn give_name(file: &File, path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Removes the least recently used images until at most `limit` bytes are
-/// left, never `newest`. Another worker may do the same at the same time.
-fn trim(directory: &Path, limit: u64, newest: &Hash) {
+/// If the directory exceeds a limit, removes the least recently used images, never `newest`,
+/// until there is room for some. Returns the room until the next scan. Another worker may do
+/// the same at the same time.
+fn trim(directory: &Path, limit: u64, newest: &Hash) -> Room {
     let newest = path(directory, newest);
     let Ok(entries) = std::fs::read_dir(directory) else {
-        return;
+        return Room::default();
+    };
+    let step = Room {
+        bytes: limit / PARTS,
+        files: MAX_STORED / PARTS,
     };
     let is_image = |path: &Path| {
         path.file_name()
@@ -398,21 +460,28 @@ fn trim(directory: &Path, limit: u64, newest: &Hash) {
     };
     let mut images: Vec<(SystemTime, u64, PathBuf)> = entries
         .filter_map(|entry| {
-            let path = entry.ok()?.path();
+            let path = Some(entry.ok()?.path()).filter(|path| is_image(path))?;
             let meta = std::fs::metadata(&path).ok()?;
-            let modified = meta.modified().ok()?;
-            is_image(&path).then_some((modified, meta.len(), path))
+            Some((meta.modified().ok()?, occupied(meta.len()), path))
         })
         .collect();
     images.sort();
     let mut total: u64 = images.iter().map(|(_, size, _)| size).sum();
-    for (_, size, path) in images {
-        if total <= limit {
-            break;
+    let mut files = images.len() as u64;
+    if total > limit || files > MAX_STORED {
+        for (_, size, path) in images {
+            if total <= limit - step.bytes && files <= MAX_STORED - step.files {
+                break;
+            }
+            if path != newest && std::fs::remove_file(&path).is_ok() {
+                total -= size;
+                files -= 1;
+            }
         }
-        if path != newest && std::fs::remove_file(&path).is_ok() {
-            total -= size;
-        }
+    }
+    Room {
+        bytes: limit.saturating_sub(total).min(step.bytes),
+        files: MAX_STORED.saturating_sub(files).min(step.files),
     }
 }
 
@@ -454,8 +523,14 @@ mod tests {
             let bytes: Vec<u8> = (0..5000_u32).map(|i| i as u8).collect();
             let hash = send(&mut images, &bytes, 999).unwrap();
             assert!(images.holds(&hash, 5000));
-            assert_eq!(*images.load(&hash).unwrap(), bytes);
-            assert_eq!(status(images.load(&[0; 32])), Status::NOT_FOUND);
+            let stored = images.find(&hash).unwrap();
+            assert_eq!(*stored.load().unwrap(), bytes);
+            for (offset, most) in [(0, 7), (4990, 100), (5000, 3), (u64::MAX, 3)] {
+                let from = usize::try_from(offset).unwrap().min(bytes.len());
+                let end = (from + most).min(bytes.len());
+                assert_eq!(stored.part(offset, most).unwrap(), bytes[from..end]);
+            }
+            assert_eq!(status(images.find(&[0; 32])), Status::NOT_FOUND);
             assert!(!images.holds(&[0; 32], 1));
         }
     }
@@ -499,7 +574,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_is_evicted() {
-        let (directory, [mut memory, mut files]) = stores(2000);
+        let (directory, [mut memory, mut files]) = stores(2 * LEAST + 200);
         for images in [&mut memory, &mut files] {
             let hashes: Vec<Hash> = (0..3_u8)
                 .map(|fill| {
@@ -519,6 +594,39 @@ mod tests {
     }
 
     #[test]
+    fn small_images_count_for_pages() {
+        let (directory, both) = stores(100 * LEAST);
+        for mut images in both {
+            for fill in 0..1000_u32 {
+                send(&mut images, &fill.to_le_bytes(), 4).unwrap();
+            }
+            assert!(images.memory.len() <= 100, "{}", images.memory.len());
+        }
+        let files = std::fs::read_dir(directory.path()).unwrap().count();
+        assert!((90..=100).contains(&files), "{files}");
+    }
+
+    #[test]
+    fn a_directory_is_scanned_once_for_many_images() {
+        let (directory, [_, mut files]) = stores(128 * LEAST);
+        send(&mut files, &[1; 4], 4).unwrap();
+        assert_eq!(files.room.bytes, 2 * LEAST);
+        // Another session's, unseen until the next scan.
+        let other = directory.path().join("0".repeat(64));
+        std::fs::write(&other, vec![0; 128 * LEAST as usize]).unwrap();
+        for fill in 2..4 {
+            send(&mut files, &[fill; 4], 4).unwrap();
+            assert!(other.exists());
+        }
+        assert_eq!(files.room.bytes, 0);
+        let old = File::open(&other).unwrap();
+        old.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        send(&mut files, &[4; 4], 4).unwrap();
+        assert!(!other.exists());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 4);
+    }
+
+    #[test]
     fn an_unfinished_image_has_no_name() {
         let (directory, [_, mut files]) = stores(1 << 20);
         files.write(&[1; 32], 6, 0, b"abc").unwrap();
@@ -532,7 +640,7 @@ mod tests {
     fn unfinished_images_count() {
         let (_directory, both) = stores(1 << 20);
         for mut images in both {
-            images.account = account(1000);
+            images.account = account(1000 + ENTRY);
             images.write(&[1; 32], 5000, 0, &[7; 800]).unwrap();
             let full = images.write(&[2; 32], 5000, 0, &[7; 800]);
             assert_eq!(status(full), Status::OUT_OF_MEMORY);
@@ -553,7 +661,7 @@ mod tests {
         let (mut one, mut other) = (of("a"), of("b"));
         let hash = send(&mut one, &[1; 900], 900).unwrap();
         assert!(!other.holds(&hash, 900));
-        assert_eq!(status(other.load(&hash)), Status::NOT_FOUND);
+        assert_eq!(status(other.find(&hash)), Status::NOT_FOUND);
         for fill in 2..9 {
             send(&mut other, &[fill; 900], 900).unwrap();
         }
@@ -575,7 +683,8 @@ mod tests {
         let (directory, [_, mut files]) = stores(1 << 20);
         let hash = send(&mut files, b"original", 8).unwrap();
         std::fs::write(path(directory.path(), &hash), b"0riginal").unwrap();
-        assert_eq!(status(files.load(&hash)), Status::NOT_FOUND);
+        let stored = files.find(&hash).unwrap();
+        assert_eq!(status(stored.load()), Status::NOT_FOUND);
         assert!(!files.holds(&hash, 8));
     }
 }

@@ -165,17 +165,37 @@ impl Sharing {
         if is_in_arena && self.is_own(&call.token) {
             return fail(INVALID_CONTEXT, "the session offers this memory itself");
         }
-        let Some((offer, offered)) = self.find(call.token) else {
+        let place = [call.address, call.size];
+        let Some((offer, offered)) = self.find_for(gpu, place, call.token) else {
             let why = "no session of the VM offers this memory";
             return fail(Status::INVALID_HANDLE, why);
         };
-        let place = [call.address, call.size];
         self.take_offered(gpu, memory, &mut replies.link, place, &offer, offered)
     }
 
-    /// Maps memory that another session offers.
+    /// Maps memory that another session offers, found by [`find_for`](Self::find_for).
     pub(crate) fn take_offered(
         &mut self,
+        gpu: &mut Gpu,
+        memory: &mut DeviceMemory,
+        link: &mut Link,
+        place: [u64; 2],
+        offer: &Offer,
+        offered: OwnedFd,
+    ) -> Outcome<()> {
+        let mapped = Self::map_offered(gpu, memory, link, place, offer, offered);
+        let token = offer.token;
+        match mapped {
+            Ok(()) => {
+                let [address, size] = place;
+                self.take(address, ImportedMapping { size, token });
+            }
+            Err(_) => self.give_back(gpu, place, token),
+        }
+        mapped
+    }
+
+    fn map_offered(
         gpu: &mut Gpu,
         memory: &mut DeviceMemory,
         link: &mut Link,
@@ -196,10 +216,7 @@ impl Sharing {
             let why = "the memory belongs to a device without peer access";
             return fail(PEER_ACCESS_UNSUPPORTED, why);
         }
-        memory.take(gpu, link, [address, size], offered)?;
-        let token = offer.token;
-        self.take(address, ImportedMapping { size, token });
-        Ok(())
+        memory.take(gpu, link, [address, size], offered)
     }
 
     /// Unmaps memory that another session offers.
@@ -212,14 +229,16 @@ impl Sharing {
         call: &MemLeave,
     ) -> Outcome<()> {
         let address = call.address;
-        if !self.leave(address) {
+        let Some(ImportedMapping { size, token }) = self.leave(address) else {
             return fail(
                 Status::INVALID_VALUE,
                 format!("no memory of another session starts at {address:#x}"),
             );
-        }
+        };
         memory.end_aliases_of(gpu, &mut objects.live, &mut replies.link, address)?;
-        memory.drop_shared(gpu, &mut replies.link, address)
+        memory.drop_shared(gpu, &mut replies.link, address)?;
+        self.give_back(gpu, [address, size], token);
+        Ok(())
     }
 
     pub(crate) fn peer_offer(&mut self, gpu: &mut Gpu, _: &PeerOffer) -> Outcome<PeerName> {

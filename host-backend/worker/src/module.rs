@@ -110,18 +110,11 @@ impl Objects {
         at: At,
         call: &ImageRead,
     ) -> Result<bool, Fault> {
-        let image = match self
-            .modules
-            .image(&call.hash)
-            .and_then(|image| image.load())
-        {
-            Ok(image) => image,
-            Err(fault) => return replies.answer::<()>(gpu, at, Err(fault)),
-        };
-        let from = usize::try_from(call.offset).unwrap_or(usize::MAX);
-        let rest = image.get(from..).unwrap_or_default();
-        let part = rest.get(..MAX_BYTES).unwrap_or(rest);
-        replies.answer(gpu, at, Ok(Bytes(part)))
+        let image = self.modules.image(&call.hash);
+        match image.and_then(|image| image.part(call.offset, MAX_BYTES)) {
+            Ok(part) => replies.answer(gpu, at, Ok(Bytes(&part))),
+            Err(fault) => replies.answer::<()>(gpu, at, Err(fault)),
+        }
     }
 
     pub(crate) fn module_unload(

@@ -25,6 +25,7 @@ pub(crate) mod copy_out;
 mod departed;
 pub(crate) mod errors;
 pub(crate) mod event;
+pub(crate) mod fences;
 pub(crate) mod gpu;
 pub(crate) mod graph;
 mod green;

@@ -24,9 +24,12 @@ pub const SLOTS: u32 = 4096;
 const HEAD: usize = 2;
 /// Number of words per book.
 const BOOK: usize = HEAD + SLOTS as usize;
-/// Total number of words. Two more per slot follow the books: the first identifies
-/// the guest process, the second the worker that serves it.
-const WORDS: usize = 2 * BOOK + 2 * SLOTS as usize;
+/// Total number of words. Three more per slot follow the books: the first identifies
+/// the guest process, the second the worker that serves it, and the third has the bytes of
+/// device memory that the daemon charges to the session.
+const WORDS: usize = 2 * BOOK + 3 * SLOTS as usize;
+/// The third word's number.
+const LENT: usize = 3;
 /// Bit of a slot's first word after the books: the session has work. The lower half
 /// holds the guest's process ID, the bits between the device.
 const WORKS: u64 = 1 << 63;
@@ -138,6 +141,7 @@ impl Account {
     pub fn clear(&self, slot: u32) {
         // The owner first, so that a slot is never listed with the bytes of the next session.
         self.beside(slot, 1).store(0, Ordering::SeqCst);
+        self.beside(slot, LENT).store(0, Ordering::SeqCst);
         for book in Book::ALL {
             self.slot(book, slot).store(0, Ordering::SeqCst);
             self.word(book.start() + 1)
@@ -152,10 +156,32 @@ impl Account {
         // A compromised worker may have written anything to this shared memory. The
         // bound and the saturating sum keep the daemon safe from it.
         let slots = slots.min(u64::from(SLOTS));
-        let all = self.words.words().iter().skip(book.start() + HEAD);
-        all.take(slots as usize)
+        let used = self.sum(book.start() + HEAD, slots as usize);
+        match book {
+            Book::Device => used.saturating_add(self.lent()),
+            Book::Host => used,
+        }
+    }
+
+    /// The sum of `count` words.
+    fn sum(&self, start: usize, count: usize) -> u64 {
+        let all = self.words.words().iter().skip(start);
+        all.take(count)
             .map(|slot| slot.load(Ordering::SeqCst))
             .fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of device memory that the daemon charges to all sessions.
+    fn lent(&self) -> u64 {
+        let slots = self.word(Book::Device.start() + 1).load(Ordering::SeqCst);
+        let start = 2 * BOOK + (LENT - 1) * SLOTS as usize;
+        self.sum(start, slots.min(u64::from(SLOTS)) as usize)
+    }
+
+    /// Charges the session in this slot `bytes` of device memory that it, or another one,
+    /// freed while other sessions have it mapped. Only the daemon does this.
+    pub fn charge_lent(&self, slot: u32, bytes: u64) {
+        self.beside(slot, LENT).store(bytes, Ordering::SeqCst);
     }
 }
 
@@ -251,6 +277,20 @@ impl Share {
             .map_or(u64::MAX, |(account, _, book)| account.limit(*book))
     }
 
+    /// Bytes of device memory that the daemon charges to the session.
+    #[must_use]
+    pub fn lent(&self) -> u64 {
+        self.0.as_ref().map_or(0, |(account, slot, _)| {
+            account.beside(*slot, LENT).load(Ordering::SeqCst)
+        })
+    }
+
+    /// Bytes of device memory that the daemon charges to all sessions of the VM.
+    #[must_use]
+    pub fn all_lent(&self) -> u64 {
+        self.0.as_ref().map_or(0, |(account, ..)| account.lent())
+    }
+
     /// Bytes left below the limit.
     #[must_use]
     pub fn free(&self) -> u64 {
@@ -303,6 +343,24 @@ mod tests {
         assert_eq!(account.used(Book::Device), 1000);
         account.clear(3);
         assert_eq!((account.used(Book::Device), host.free()), (0, 10));
+    }
+
+    #[test]
+    fn lent_memory_counts_as_device_memory() {
+        let account = Arc::new(Account::new().unwrap());
+        account.limit_to(Book::Device, 100);
+        (0..2).for_each(|slot| account.clear(slot));
+        let shares = [0, 1].map(|slot| Share::new(Arc::clone(&account), slot));
+        account.charge_lent(1, 60);
+        assert_eq!(account.used(Book::Device), 60);
+        assert_eq!(account.used(Book::Host), 0);
+        assert_eq!(shares.each_ref().map(Share::lent), [0, 60]);
+        assert_eq!(shares.each_ref().map(Share::all_lent), [60, 60]);
+        let [one, _] = &shares;
+        assert!(!one.take(41));
+        assert!(one.take(40));
+        account.clear(1);
+        assert_eq!(account.used(Book::Device), 40);
     }
 
     #[test]

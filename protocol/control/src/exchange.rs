@@ -28,6 +28,11 @@ pub enum Ask {
     Withdraw(Token),
     /// Import the memory with this token.
     Take(Token),
+    /// The same, for a device that did not allocate the memory: it is charged to the session
+    /// that offers it, and not to this one, until this one returns it.
+    Borrow(Token),
+    /// Record that the session no longer maps any memory that it borrowed with this token.
+    Return(Token),
 }
 
 /// An offer of memory to other workers of the VM.

@@ -68,7 +68,7 @@ macro_rules! kinds {
 
 kinds! {
     /// [`Head`].
-    Head = 1, 3;
+    Head = 1, 4;
     /// [`ImagePart`]: parts of module images, in order.
     Image = 2, 1;
     /// Some of the live objects, in the format of `replay.rs`.
@@ -204,6 +204,8 @@ paragpu_protocol::record! {
         device_memory: u64,
         /// Where the contents of its pinned memory are: a value defined by the worker.
         pinned: u8,
+        /// When the guest's certificate expires, in seconds since 1970; 0 if it showed none.
+        expires: u64,
     }
 
     /// Where the parts of a file begin, in bytes from its start.
@@ -240,14 +242,18 @@ pub struct Owner {
     pub guest_pid: u32,
     /// The VM, user or address.
     pub vm: String,
+    /// When the guest's certificate expires, in seconds since 1970; `None` if it showed
+    /// none.
+    pub expires: Option<u64>,
 }
 
-/// Reads the identity of the session in a directory, which is only the head.
+/// Reads the identity of the session in a file of a directory, such as [`FILE`], which is
+/// only the head.
 ///
 /// # Errors
 /// [`StateError`].
-pub fn owner(directory: &Path) -> Result<(Owner, File), StateError> {
-    let mut file = open_own(directory, FILE)?;
+pub fn owner(directory: &Path, name: &str) -> Result<(Owner, File), StateError> {
+    let mut file = open_own(directory, name)?;
     let mut scanner = Scanner::new(BufReader::new(&file));
     let (Kind::Head, payload) = scanner.record()? else {
         return Err(StateError::Order("it does not begin with its head"));
@@ -259,6 +265,7 @@ pub fn owner(directory: &Path) -> Result<(Owner, File), StateError> {
         device_count: head.device_count,
         guest_pid: head.guest_pid,
         vm: head.vm.0.to_owned(),
+        expires: (head.expires != 0).then_some(head.expires),
     };
     file.rewind()?;
     Ok((owner, file))
@@ -493,7 +500,7 @@ mod tests {
             error,
             StateError::Version {
                 got: 9,
-                expected: 3,
+                expected: 4,
                 ..
             }
         ));

@@ -113,6 +113,8 @@ pub enum ToWorker {
         directory: PathBuf,
         /// End the session afterwards, so that it can be restored elsewhere.
         end: bool,
+        /// When the guest's certificate expires, in seconds since 1970; 0 if it showed none.
+        expires: u64,
     },
     /// Migrate the session to another worker.
     Migrate(Migrate),
@@ -319,6 +321,8 @@ pub struct Migrate {
     pub precopy: bool,
     /// Whether to hand device memory over if both ends use one GPU, instead of copying it.
     pub hand_over: bool,
+    /// [`Arrive::expires`](paragpu_protocol::handshake::Arrive::expires).
+    pub expires: u64,
 }
 
 /// A schedule of checkpoints.

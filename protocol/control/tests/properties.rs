@@ -77,14 +77,15 @@ fn path() -> impl Strategy<Value = PathBuf> {
 
 fn migrate() -> impl Strategy<Value = Migrate> {
     let flags = any::<(bool, bool, bool, bool)>();
-    (flags, any::<u32>(), text()).prop_map(
-        |((local, held, precopy, hand_over), wanted, follows)| Migrate {
+    (flags, any::<u32>(), text(), any::<u64>()).prop_map(
+        |((local, held, precopy, hand_over), wanted, follows, expires)| Migrate {
             local,
             held,
             wanted,
             follows,
             precopy,
             hand_over,
+            expires,
         },
     )
 }
@@ -107,6 +108,8 @@ fn ask() -> impl Strategy<Value = Ask> {
         })),
         any::<[u8; 16]>().prop_map(Ask::Withdraw),
         any::<[u8; 16]>().prop_map(Ask::Take),
+        any::<[u8; 16]>().prop_map(Ask::Borrow),
+        any::<[u8; 16]>().prop_map(Ask::Return),
     ]
 }
 
@@ -129,8 +132,13 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
         Just(ToWorker::End),
         (terms(), guest()).prop_map(|(terms, guest)| ToWorker::Resume { terms, guest }),
         route().prop_map(ToWorker::Move),
-        (path(), any::<bool>())
-            .prop_map(|(directory, end)| ToWorker::Checkpoint { directory, end }),
+        (path(), any::<bool>(), any::<u64>()).prop_map(|(directory, end, expires)| {
+            ToWorker::Checkpoint {
+                directory,
+                end,
+                expires,
+            }
+        }),
         migrate().prop_map(ToWorker::Migrate),
         proptest::option::of(again).prop_map(ToWorker::Again),
         (any::<u64>(), proptest::option::of(offer()))

@@ -124,7 +124,7 @@ fn MemOffer(
     address: u64,
 ) -> MemoryOffer;
 
-/// cuIpcOpenMemHandle and cuCtxEnablePeerAccess: maps memory that another session of the VM offers. In the arena it counts for both sessions, in the arena of another device for its owner only; there the session may map what it offers itself. The two move only together while it is mapped.
+/// cuIpcOpenMemHandle and cuCtxEnablePeerAccess: maps memory that another session of the VM offers. In the arena it counts for both sessions, in the arena of another device for its owner only, even after that has freed it; there the session may map what it offers itself. The two move only together while it is mapped.
 #[call(0x010e, synchronous, part(sharing), with(memory, replies))]
 fn MemTake(
     /// Multiple of 2 MiB, overlapping no mapping and no alias: inside the arena, or inside another device's.

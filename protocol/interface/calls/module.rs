@@ -29,7 +29,7 @@ fn ModuleLoad(
     module: ModuleHandle,
     /// BLAKE3 of the image.
     hash: [u8; 32],
-    /// The numeric options: pairs of `u32` CUjit_option and `u32` value.
+    /// The numeric options (`jit`): pairs of `u32` CUjit_option and `u32` value. Any other option is refused.
     options: Bytes<'a>,
 ) -> Text<'r>;
 
@@ -102,7 +102,7 @@ fn OccupancyClusterSize(
 /// cuLinkComplete: links images that the host holds into one, which it keeps.
 #[call(0x040f, synchronous, idempotent, replies, part(objects), with(replies))]
 fn ImageLink(
-    /// The numeric options: pairs of `u32` CUjit_option and `u32` value.
+    /// The numeric options (`jit`): pairs of `u32` CUjit_option and `u32` value. Any other option is refused.
     options: Bytes<'a>,
     /// Each input, in order: [`LinkInput`], one after the other.
     inputs: Bytes<'a>,

@@ -33,6 +33,7 @@ fn cuEventRecordWithFlags(event: CUevent, stream: DefaultStream, flags: c_uint);
 
 /// Returns whether an event is complete.
 #[since(2000)]
+#[in_callbacks]
 #[runtime(cudaEventQuery)]
 #[call(0x0705, synchronous, idempotent, reports, code(guest, worker, device), part(objects), with(replies))]
 #[host]
@@ -40,6 +41,7 @@ fn cuEventQuery(event: CUevent);
 
 /// Waits until an event is complete.
 #[since(2000)]
+#[in_callbacks]
 #[runtime(cudaEventSynchronize)]
 #[call(0x0704, synchronous, idempotent, reports, waits, code(guest, worker, device), part(objects), with(replies))]
 #[host]
@@ -48,6 +50,7 @@ fn cuEventSynchronize(event: CUevent);
 /// Returns the milliseconds between two events. Completion times of another device's events
 /// come from the worker.
 #[since(2000)]
+#[in_callbacks]
 #[also(cuEventElapsedTime_v2 = 12080)]
 #[runtime(cudaEventElapsedTime)]
 #[call(0x0706, synchronous, idempotent, reports, code(worker), part(objects, events))]

@@ -67,6 +67,7 @@ fn cuStreamGetDevice(stream: DefaultStream, device: Out<CUdevice>);
 
 /// Returns the context of a stream.
 #[since(9020)]
+#[in_callbacks]
 #[per_thread(ptsz)]
 fn cuStreamGetCtx(stream: DefaultStream, context: Out<CUcontext>);
 

@@ -12,6 +12,7 @@ fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: c_uint, 
 /// reference is released. Graph launches in flight hold references, which are released when the
 /// program observes their completion.
 #[since(11030)]
+#[in_callbacks]
 fn cuUserObjectCreate(
     object_out: Out<CUuserObject>,
     ptr: *mut c_void,
@@ -22,8 +23,10 @@ fn cuUserObjectCreate(
 
 /// Releases the program's references to a user object.
 #[since(11030)]
+#[in_callbacks]
 fn cuUserObjectRelease(object: CUuserObject, count: c_uint);
 
 /// Adds references to a user object.
 #[since(11030)]
+#[in_callbacks]
 fn cuUserObjectRetain(object: CUuserObject, count: c_uint);

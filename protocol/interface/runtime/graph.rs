@@ -69,10 +69,10 @@ fn cudaUserObjectCreate(
     flags: c_uint,
 );
 
-#[direct(cuUserObjectRetain(object, count))]
+#[direct_without_context(cuUserObjectRetain(object, count))]
 fn cudaUserObjectRetain(object: CUuserObject, count: c_uint);
 
-#[direct(cuUserObjectRelease(object, count))]
+#[direct_without_context(cuUserObjectRelease(object, count))]
 fn cudaUserObjectRelease(object: CUuserObject, count: c_uint);
 
 #[direct(cuGraphRetainUserObject(graph, object, count, flags))]

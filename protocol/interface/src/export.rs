@@ -1,11 +1,11 @@
 //! Generates the exported C functions.
 
 use proc_macro2::{Ident, TokenStream};
-use quote::{ToTokens, format_ident, quote};
+use quote::{ToTokens, quote};
 use syn::{GenericArgument, PathArguments, Type};
 
 use crate::call::behind;
-use crate::function::{Function, Mode, Parameter, Serving, Symbol, Through};
+use crate::function::{Function, Mode, Parameter, Permitted, Serving, Symbol, Through};
 use crate::identifier;
 
 /// The C type of a parameter of type `kind`.
@@ -41,11 +41,12 @@ pub fn c_type(kind: &Type) -> TokenStream {
 
 /// The exported functions that are served. Each converts its parameters (`Boundary`) and
 /// runs the function of its name in `super::CHAPTER`, or the derived one in
-/// `super::crossing`, under `super::guard` or `super::guard_before_init`.
+/// `super::crossing`, under `super::guard`, `super::guard_in_callbacks` or
+/// `super::guard_before_init`.
 ///
 /// The library provides: the types that the description names,
 /// `Boundary::take`, `own_default`, `DEFAULT_STREAM` and `OWN_STREAM`, `clear`
-/// and `present` for cleared and required parameters, and the two guards, whose first
+/// and `present` for cleared and required parameters, and the guards, whose first
 /// argument is the function's name if `named`. `result` is the type of a result code.
 #[must_use]
 pub fn exports<'f>(
@@ -84,11 +85,11 @@ fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> T
         Serving::Through(through) => through_another(function, symbol, through),
         _ => own_code(function, symbol),
     };
-    let guard = if function.before_init {
-        format_ident!("guard_before_init")
-    } else {
-        format_ident!("guard")
-    };
+    let guard = identifier(match function.permitted {
+        Permitted::Initialized => "guard",
+        Permitted::InCallbacks => "guard_in_callbacks",
+        Permitted::Always => "guard_before_init",
+    });
     let told = named.then_some(&symbol.name).into_iter();
     let cleared = function.clears.iter().map(|name| identifier(name));
     let required = function.required.iter().map(|name| identifier(name));

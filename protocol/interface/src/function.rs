@@ -109,6 +109,18 @@ impl Generation {
     }
 }
 
+/// When a function may be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permitted {
+    /// Once the library is initialized, but not by functions that it calls: host functions and
+    /// destructors of user objects.
+    Initialized,
+    /// Once the library is initialized, also by those.
+    InCallbacks,
+    /// Also before.
+    Always,
+}
+
 /// The oldest driver of a host, as CUDA_VERSION writes it.
 const OLDEST_DRIVER: u32 = 12_040;
 
@@ -129,8 +141,8 @@ pub struct Function {
     pub returns: Option<syn::Type>,
     /// How it gets a default stream.
     pub mode: Mode,
-    /// It may be called before the library is initialized.
-    pub before_init: bool,
+    /// When it may be called.
+    pub permitted: Permitted,
     /// Parameters that must not be null: an invalid value, even where null is a
     /// handle.
     pub required: Vec<String>,
@@ -187,7 +199,7 @@ impl Function {
             parameters: parameters(item)?,
             returns: returns(item),
             mode: Mode::Plain,
-            before_init: false,
+            permitted: Permitted::Initialized,
             required: Vec::new(),
             clears: Vec::new(),
             serving: Serving::Code,
@@ -208,7 +220,8 @@ impl Function {
                 "also" => names.push(attribute::pair(inside)?),
                 "per_thread" => suffix = attribute::names(inside)?.into_iter().next(),
                 "default_stream" => function.mode = Mode::Implied,
-                "before_init" => function.before_init = true,
+                "before_init" => function.permitted = Permitted::Always,
+                "in_callbacks" => function.permitted = Permitted::InCallbacks,
                 "required" => function.required = attribute::names(inside)?,
                 "clears" => function.clears = attribute::names(inside)?,
                 "refused" => function.serving = Serving::Refused(attribute::text(inside)?),
@@ -299,7 +312,8 @@ impl Function {
                 serving: Serving::Direct {
                     function: self.name.clone(),
                     arguments: quote::quote!(#(#names),*),
-                    context: true,
+                    // Callbacks have no context.
+                    context: self.permitted != Permitted::InCallbacks,
                 },
                 ..self.clone()
             }

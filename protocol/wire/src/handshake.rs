@@ -12,7 +12,7 @@ use crate::codec::{Bytes, Text};
 /// patch are compatible.
 pub const VERSION: Version = Version {
     major: 0,
-    minor: 4,
+    minor: 5,
     patch: 0,
 };
 
@@ -152,6 +152,8 @@ crate::record! {
         /// The number of the requested device at the destination; [`ANY_DEVICE`] for the one with
         /// the guest's ordinal, or any if there is none.
         wanted: u32,
+        /// When the guest's certificate expires, in seconds since 1970; 0 if it showed none.
+        expires: u64,
     }
 }
 

@@ -22,6 +22,7 @@ pub mod edge;
 pub mod frame;
 pub mod handle;
 pub mod handshake;
+pub mod jit;
 pub mod layout;
 pub mod reply;
 pub mod status;

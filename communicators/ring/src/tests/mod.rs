@@ -36,7 +36,7 @@ fn shm(spin: Duration) -> Shm {
 
 fn ends(options: Options) -> (Connection, GuestEnds, OwnedFd) {
     let (guest, host) = UnixStream::pair().unwrap();
-    let (host, ends) = shm::create(REGION, layout::MIN_RING_SIZE, host.into(), options).unwrap();
+    let (host, ends, _) = shm::create(REGION, layout::MIN_RING_SIZE, host.into(), options).unwrap();
     (host, ends, guest.into())
 }
 

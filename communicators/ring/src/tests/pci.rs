@@ -13,7 +13,7 @@ use rustix::fs::MemfdFlags;
 
 use super::Raw;
 use crate::doorbell::{Doorbell, Event};
-use crate::eventfd::{EventDoorbell, new_eventfd};
+use crate::eventfd::{Bell, EventDoorbell, new_eventfd};
 use crate::layout::{self, device};
 use crate::pci::{HostChannel, IdleChannel, attach_host};
 use crate::shm::{Options, Parts, map_framing, read_layout};
@@ -65,8 +65,8 @@ impl Device {
         let mapping = map_framing(self.memory.as_fd(), OFFSET, &layout).unwrap();
         let bell = GuestBell {
             inner: EventDoorbell {
-                ring: self.doorbell.try_clone().unwrap(),
-                wait: self.interrupt.try_clone().unwrap(),
+                ring: Bell::Eventfd(self.doorbell.try_clone().unwrap()),
+                wait: Bell::Eventfd(self.interrupt.try_clone().unwrap()),
                 interrupt: new_eventfd().unwrap(),
                 liveness: None,
                 slot: None,

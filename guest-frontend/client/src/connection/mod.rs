@@ -102,6 +102,16 @@ struct Patience {
     sleeps: AtomicBool,
 }
 
+/// Who else uses the session.
+#[derive(Default)]
+struct Users {
+    host_functions: OnceLock<HostFunctionSink>,
+    /// The pinned memory, for a host that does not share the session's window.
+    pinned: OnceLock<Weak<dyn PinnedMemory>>,
+    /// Another session has memory of this one, or had it, or the reverse.
+    share_memory: AtomicBool,
+}
+
 /// The connection of a session, across reconnects. What every call writes is apart from what it
 /// only reads.
 pub struct Link {
@@ -124,11 +134,7 @@ pub struct Link {
     sticky: AtomicU32,
     positions: Alone<Positions>,
     patience: Patience,
-    host_functions: OnceLock<HostFunctionSink>,
-    /// The pinned memory, for a host that does not share the session's window.
-    pinned: OnceLock<Weak<dyn PinnedMemory>>,
-    /// Another session has memory of this one, or had it, or the reverse.
-    shares_memory: AtomicBool,
+    users: Users,
 }
 
 impl std::fmt::Debug for Link {
@@ -254,19 +260,17 @@ impl Link {
                 spin,
                 sleeps: AtomicBool::new(false),
             },
-            host_functions: OnceLock::new(),
-            pinned: OnceLock::new(),
-            shares_memory: AtomicBool::new(false),
+            users: Users::default(),
         }
     }
 
     /// Sets the pinned memory to send to hosts that lack it.
     pub(crate) fn bind(&self, pinned: Weak<dyn PinnedMemory>) {
-        let _ = self.pinned.set(pinned);
+        let _ = self.users.pinned.set(pinned);
     }
 
     fn pinned(&self) -> Option<Arc<dyn PinnedMemory>> {
-        self.pinned.get().and_then(Weak::upgrade)
+        self.users.pinned.get().and_then(Weak::upgrade)
     }
 
     /// How long a thread that waits polls before it sleeps.
@@ -289,19 +293,19 @@ impl Link {
 
     /// Notes that another session gets memory of this one, or the reverse.
     pub(crate) fn note_shared_memory(&self) {
-        self.shares_memory.store(true, Ordering::Relaxed);
+        self.users.share_memory.store(true, Ordering::Relaxed);
     }
 
     /// Whether work of other sessions, which nothing orders behind this one's, may use memory
     /// that this session's work writes.
     pub(crate) fn shares_memory(&self) -> bool {
-        self.shares_memory.load(Ordering::Relaxed)
+        self.users.share_memory.load(Ordering::Relaxed)
     }
 
     /// Sets the receiver of host functions to run. Only the first call has an
     /// effect.
     pub fn on_host_function(&self, sink: HostFunctionSink) {
-        let _ = self.host_functions.set(sink);
+        let _ = self.users.host_functions.set(sink);
     }
 
     /// Success, or the error that every call returns from now on.

@@ -270,7 +270,7 @@ impl Link {
             }
             Some(Control::HostFunc) => {
                 let id: u64 = reader.field().map_err(malformed)?;
-                if let Some(sink) = self.host_functions.get() {
+                if let Some(sink) = self.users.host_functions.get() {
                     sink(id);
                 }
                 Ok(())

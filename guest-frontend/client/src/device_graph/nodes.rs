@@ -230,7 +230,7 @@ impl Graphs {
             return Err(Status::NOT_SUPPORTED);
         }
         let (number, work) = match work {
-            Work::Empty | Work::Child(_) | Work::MemAlloc(_) | Work::MemFree(_) => (0, Vec::new()),
+            Work::Empty | Work::Child(_) | Work::MemAlloc(..) | Work::MemFree(_) => (0, Vec::new()),
             // Its bodies are sent when all nodes have numbers.
             Work::Conditional(_) => (0, Vec::new()),
             Work::Kernel(kernel) => launch_call(kernel),

@@ -120,7 +120,7 @@ impl Plan {
                     let whole = self.words.len().next_multiple_of(8);
                     self.words.resize(whole, 0);
                 }
-                Work::MemAlloc(memory) => self.memory.push((true, Arc::clone(memory))),
+                Work::MemAlloc(memory, _) => self.memory.push((true, Arc::clone(memory))),
                 Work::MemFree(memory) => self.memory.push((false, Arc::clone(memory))),
                 Work::EventRecord(marked) => self.events.push(Arc::clone(&marked.event)),
                 // Shadows that copies and memsets use are already visible.

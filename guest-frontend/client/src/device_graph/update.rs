@@ -215,8 +215,10 @@ impl Graphs {
                 }
             }
         }
-        if let (Work::MemAlloc(new) | Work::MemFree(new), Work::MemAlloc(old) | Work::MemFree(old)) =
-            (&work, &flat.work)
+        if let (
+            Work::MemAlloc(new, _) | Work::MemFree(new),
+            Work::MemAlloc(old, _) | Work::MemFree(old),
+        ) = (&work, &flat.work)
             && new.address != old.address
         {
             return Ok(Err(Refusal::Parameters));
@@ -263,7 +265,7 @@ impl Graphs {
         }
         let is_listed = matches!(
             work,
-            Work::MemAlloc(_) | Work::MemFree(_) | Work::EventRecord(_)
+            Work::MemAlloc(..) | Work::MemFree(_) | Work::EventRecord(_)
         );
         flat.work = work;
         if differs {

@@ -176,6 +176,12 @@ impl HostMemory {
         pinned.values().filter(|one| !one.kept).cloned().collect()
     }
 
+    /// Whether there is any.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        !self.pinned.read().is_empty()
+    }
+
     /// The pinned memory that contains a device address.
     #[must_use]
     pub fn find_by_device(&self, address: u64) -> Option<Pinned> {

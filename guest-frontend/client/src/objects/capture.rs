@@ -197,6 +197,33 @@ impl Capture {
         })
     }
 
+    /// Whether it began in this stream.
+    fn began_in(&self, stream: &Stream) -> bool {
+        let streams = self.streams.lock();
+        streams
+            .first()
+            .is_some_and(|origin| Arc::ptr_eq(origin, &stream.capture))
+    }
+
+    /// Its streams no longer capture. Returns their parts.
+    fn end(&self) -> Vec<Part> {
+        {
+            let mut captures = CAPTURES.lock();
+            let before = captures.len();
+            captures.retain(|other| other.id != self.id);
+            // Another thread may have ended it in the meantime.
+            ACTIVE.fetch_sub(before - captures.len(), Ordering::AcqRel);
+        }
+        // A stream that joins holds the lock of its state when it takes that of the list.
+        let streams = self.streams.lock().clone();
+        let mut parts = Vec::new();
+        for stream in streams {
+            parts.extend(stream.state.lock().take());
+            stream.active.store(false, Ordering::Release);
+        }
+        parts
+    }
+
     /// A stream of a session joins.
     fn join(&self, session: u64, stream: &Stream) {
         self.streams.lock().push(Arc::clone(&stream.capture));
@@ -398,29 +425,17 @@ impl Stream {
             Some(part) => (Arc::clone(&part.capture), part.last.clone()),
             None => return Err(Status::ILLEGAL_STATE),
         };
-        let streams = capture.streams.lock().clone();
-        if !streams
-            .first()
-            .is_some_and(|origin| Arc::ptr_eq(origin, &self.capture))
-        {
+        if !capture.began_in(self) {
             capture.invalidate();
             return Err(Status::STREAM_CAPTURE_UNMATCHED);
         }
         if capture.mode != Mode::Relaxed && capture.thread != ThreadNumber::own() {
             return Err(Status::STREAM_CAPTURE_WRONG_THREAD);
         }
-        CAPTURES
-            .lock()
-            .retain(|other| !Arc::ptr_eq(other, &capture));
-        ACTIVE.fetch_sub(1, Ordering::AcqRel);
-        let mut joined = true;
-        for slot in &streams {
-            let part = slot.state.lock().take();
-            slot.active.store(false, Ordering::Release);
-            if let Some(part) = part {
-                joined &= capture.graph.all_before(&part.last, &last);
-            }
-        }
+        let parts = capture.end();
+        let joined = parts
+            .iter()
+            .all(|part| capture.graph.all_before(&part.last, &last));
         if capture.is_invalid() {
             return Err(Status::STREAM_CAPTURE_INVALIDATED);
         }
@@ -428,6 +443,19 @@ impl Stream {
             return Err(Status::STREAM_CAPTURE_UNJOINED);
         }
         Ok(Arc::clone(&capture.graph))
+    }
+
+    /// The stream is destroyed. A capture that began in it ends without a graph; another one
+    /// must still be joined by the stream's work.
+    pub(crate) fn abandon_capture(&self) {
+        let capture = match self.capture.state.lock().as_ref() {
+            Some(part) => Arc::clone(&part.capture),
+            None => return,
+        };
+        if capture.began_in(self) {
+            capture.invalidate();
+            capture.end();
+        }
     }
 
     /// cuEventRecord in a stream that captures.
@@ -532,5 +560,61 @@ impl Stream {
     /// `STREAM_CAPTURE_INVALIDATED`.
     pub fn capture_host(&self, call: HostCall) -> Result<()> {
         self.note(Work::Host(call))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paragpu_protocol::handle::{EventHandle, StreamHandle};
+
+    use super::*;
+
+    /// Two streams of a session, of which the second joined the first's capture.
+    fn captured(session: u64) -> (Stream, Stream, Event) {
+        let [first, second] = [1, 2].map(|handle| Stream::new(StreamHandle(handle), None, 0, 0));
+        first
+            .begin_capture(session, Mode::Relaxed, None, &[])
+            .unwrap();
+        first.note(Work::Empty).unwrap();
+        let event = Event::new(EventHandle(3), 0);
+        first.capture_record(&event).unwrap();
+        second.capture_wait(session, &event).unwrap();
+        (first, second, event)
+    }
+
+    #[test]
+    fn a_capture_ends_with_the_stream_in_which_it_began() {
+        const SESSION: u64 = 7001;
+        let (first, second, event) = captured(SESSION);
+        let graph = Arc::downgrade(&first.capture_info().unwrap().graph);
+        assert!(permit_query(SESSION).is_err());
+        first.abandon_capture();
+        assert!(!first.is_capturing() && !second.is_capturing());
+        assert!(graph.upgrade().is_none());
+        permit_query(SESSION).unwrap();
+        permit_synchronize(SESSION).unwrap();
+        assert!(second.capture_wait(SESSION, &event).is_err());
+        assert_eq!(second.end_capture().err(), Some(Status::ILLEGAL_STATE));
+        second
+            .begin_capture(SESSION, Mode::Relaxed, None, &[])
+            .unwrap();
+        second.end_capture().unwrap();
+    }
+
+    #[test]
+    fn a_capture_outlives_other_streams() {
+        let (first, second, _event) = captured(7002);
+        second.note(Work::Empty).unwrap();
+        second.abandon_capture();
+        assert!(first.is_capturing());
+        let unjoined = Some(Status::STREAM_CAPTURE_UNJOINED);
+        assert_eq!(first.end_capture().err(), unjoined);
+
+        let (first, second, event) = captured(7002);
+        second.capture_record(&event).unwrap();
+        first.capture_wait(7002, &event).unwrap();
+        second.abandon_capture();
+        assert_eq!(first.end_capture().unwrap().nodes().len(), 1);
+        permit_query(7002).unwrap();
     }
 }

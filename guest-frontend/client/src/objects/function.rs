@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
+use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{FunctionInfo, pairs};
 use parking_lot::Mutex;
 
@@ -22,6 +23,15 @@ pub const NUM_REGS: u32 = 4;
 pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: u32 = 8;
 /// CUfunction_attribute: preferred part of shared memory.
 pub const PREFERRED_SHARED_MEMORY_CARVEOUT: u32 = 9;
+
+/// CUfunction_attribute: the required cluster's width; its height and depth follow.
+const REQUIRED_CLUSTER: [u32; 3] = [11, 12, 13];
+/// CUfunction_attribute: whether clusters may have more blocks than any device supports.
+const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: u32 = 14;
+
+/// Maximum number of blocks of a cluster, on all devices and on those that support most.
+const PORTABLE_CLUSTER: u64 = 8;
+const LARGEST_CLUSTER: u64 = 16;
 
 /// A loaded module.
 #[derive(Debug)]
@@ -84,6 +94,7 @@ pub struct Function {
     max_threads: AtomicU32,
     static_shared: u32,
     max_dynamic_shared: AtomicU32,
+    cluster_rule: ClusterRule,
     /// Blocks on a multiprocessor, by block size, dynamic shared memory, flags.
     pub(crate) blocks: Answers<(i32, u64, u32), i32>,
     /// Dynamic shared memory, by blocks and block size.
@@ -96,6 +107,56 @@ pub struct Function {
 
 /// What questions about clusters depend on: grid, block, cluster, dynamic shared memory.
 pub(crate) type ClusterLaunch = ([u32; 3], [u32; 3], [u32; 3], u32);
+
+/// Which clusters a kernel may be launched with.
+#[derive(Debug, Default)]
+struct ClusterRule {
+    /// Blocks of the cluster that the kernel requires; zeros for none.
+    required: [AtomicU32; 3],
+    is_non_portable_allowed: AtomicBool,
+}
+
+impl ClusterRule {
+    fn note(&self, attribute: u32, value: i32) {
+        if attribute == NON_PORTABLE_CLUSTER_SIZE_ALLOWED {
+            self.is_non_portable_allowed
+                .store(value != 0, Ordering::Relaxed);
+        }
+        for (side, number) in self.required.iter().zip(REQUIRED_CLUSTER) {
+            if attribute == number {
+                side.store(u32::try_from(value).unwrap_or(0), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The cluster of a launch that asks for `asked`; zeros for none.
+    ///
+    /// # Errors
+    /// `INVALID_CLUSTER_SIZE`.
+    fn choose(&self, asked: [u32; 3]) -> Result<[u32; 3]> {
+        let required = self.required.each_ref();
+        let required = required.map(|side| side.load(Ordering::Relaxed));
+        let chosen = match (asked, required) {
+            ([0, 0, 0], required) => required,
+            (asked, [0, 0, 0]) => asked,
+            (asked, required) if asked == required => asked,
+            _ => return Err(Status::INVALID_CLUSTER_SIZE),
+        };
+        if chosen == [0; 3] {
+            return Ok(chosen);
+        }
+        let most = match self.is_non_portable_allowed.load(Ordering::Relaxed) {
+            true => LARGEST_CLUSTER,
+            false => PORTABLE_CLUSTER,
+        };
+        let sides = chosen.iter().copied().map(u64::from);
+        let blocks = sides.fold(1, u64::saturating_mul);
+        match (1..=most).contains(&blocks) {
+            true => Ok(chosen),
+            false => Err(Status::INVALID_CLUSTER_SIZE),
+        }
+    }
+}
 
 impl Module {
     /// A module with the host's `handle` and its loader's log.
@@ -216,6 +277,10 @@ impl Function {
             .map(|(attribute, value)| (attribute, value.cast_signed()))
             .collect();
         let parameters: Vec<(u32, u32)> = pairs(info.parameters).collect();
+        let cluster_rule = ClusterRule::default();
+        for (&attribute, &value) in &attributes {
+            cluster_rule.note(attribute, value);
+        }
         let positive = |attribute, default| {
             attributes
                 .get(&attribute)
@@ -236,6 +301,7 @@ impl Function {
             max_dynamic_shared: AtomicU32::new(positive(MAX_DYNAMIC_SHARED_SIZE_BYTES, 48 << 10)),
             attributes: Mutex::new(attributes),
             parameters,
+            cluster_rule,
             blocks: Answers::default(),
             dynamic_shared: Answers::default(),
             clusters: Answers::default(),
@@ -293,9 +359,18 @@ impl Function {
         self.max_dynamic_shared.load(Ordering::Relaxed)
     }
 
+    /// The cluster of a launch that asks for `asked`; zeros for none.
+    ///
+    /// # Errors
+    /// `INVALID_CLUSTER_SIZE` if the kernel requires another one, or for too many blocks.
+    pub(crate) fn cluster(&self, asked: [u32; 3]) -> Result<[u32; 3]> {
+        self.cluster_rule.choose(asked)
+    }
+
     /// Notes a changed attribute.
     pub(crate) fn note_attribute(&self, attribute: u32, value: i32) {
         self.attributes.lock().insert(attribute, value);
+        self.cluster_rule.note(attribute, value);
         if attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES {
             let value = u32::try_from(value).unwrap_or(0);
             self.max_dynamic_shared.store(value, Ordering::Relaxed);

@@ -212,8 +212,8 @@ pub enum Work {
     Memset(Fill),
     /// Writes words and waits for words.
     Memory(Arc<MemoryWork>),
-    /// Allocates memory.
-    MemAlloc(Arc<GraphMemory>),
+    /// Allocates this many bytes of memory, which may have more.
+    MemAlloc(Arc<GraphMemory>, u64),
     /// Frees memory.
     MemFree(Arc<GraphMemory>),
     /// A function of the program.
@@ -241,7 +241,7 @@ impl Work {
             Self::Empty => 5,
             Self::EventWait(_) => 6,
             Self::EventRecord(_) => 7,
-            Self::MemAlloc(_) => 10,
+            Self::MemAlloc(..) => 10,
             Self::MemFree(_) => 11,
             Self::Memory(_) => 12,
             Self::Conditional(_) => 13,
@@ -256,7 +256,7 @@ impl Work {
             Self::Copy(copy) => Some(copy.ordinal),
             Self::Memset(fill) => Some(fill.ordinal),
             Self::Memory(work) => Some(work.ordinal),
-            Self::MemAlloc(memory) | Self::MemFree(memory) => Some(memory.ordinal),
+            Self::MemAlloc(memory, _) | Self::MemFree(memory) => Some(memory.ordinal),
             Self::EventRecord(marked) | Self::EventWait(marked) => Some(marked.ordinal),
             Self::Conditional(conditional) => Some(conditional.condition.ordinal),
             Self::Empty | Self::Host(_) | Self::Child(_) => None,

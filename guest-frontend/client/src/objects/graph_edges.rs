@@ -1,7 +1,5 @@
 //! The edges of a graph.
 
-use std::collections::BTreeSet;
-
 use paragpu_protocol::status::Status;
 
 use crate::error::Result;
@@ -132,18 +130,34 @@ impl Graph {
 
     /// Whether each of `others` precedes one of `ends`, or is one of them.
     pub(super) fn all_before(&self, others: &[Dependency], ends: &[Dependency]) -> bool {
-        let nodes = self.nodes.lock();
-        let mut seen: BTreeSet<u32> = BTreeSet::new();
-        let mut open: Vec<u32> = ends.iter().map(|end| end.node).collect();
-        while let Some(number) = open.pop() {
-            if seen.insert(number)
-                && let Some(Some(node)) = nodes.get(number as usize)
-            {
-                open.extend(node.after.iter().map(|before| before.node));
-            }
-        }
-        others.iter().all(|other| seen.contains(&other.node))
+        let before = up_to(&self.nodes.lock(), ends);
+        let mut others = others.iter();
+        others.all(|other| before.get(other.node as usize) == Some(&true))
     }
+
+    /// Calls `with` for the work of `ends` and of all nodes that precede them.
+    pub(super) fn for_each_before(&self, ends: &[Dependency], mut with: impl FnMut(&Work)) {
+        let nodes = self.nodes.lock();
+        let before = up_to(&nodes, ends);
+        for (node, _) in nodes.iter().zip(before).filter(|(_, before)| *before) {
+            node.iter().for_each(|node| with(&node.work));
+        }
+    }
+}
+
+/// Which nodes are among `ends` or precede one of them, by number.
+fn up_to(nodes: &[Option<Node>], ends: &[Dependency]) -> Vec<bool> {
+    let mut before = vec![false; nodes.len()];
+    let mut open: Vec<u32> = ends.iter().map(|end| end.node).collect();
+    while let Some(number) = open.pop() {
+        if let Some(seen) = before.get_mut(number as usize)
+            && !std::mem::replace(seen, true)
+            && let Some(Some(node)) = nodes.get(number as usize)
+        {
+            open.extend(node.after.iter().map(|before| before.node));
+        }
+    }
+    before
 }
 
 /// Removes the dependency on node `from`. Returns it with its index.

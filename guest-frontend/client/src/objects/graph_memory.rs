@@ -1,11 +1,11 @@
 //! Memory that nodes of graphs allocate and free.
 //!
-//! It exists from the creation of its node, which determines its address. A launch only
-//! records the owner. Memory that a graph leaves allocated belongs to the program, even
+//! It exists from the creation of its node, which determines its address. Later nodes of the graph
+//! that come after it was freed may allocate it again. A launch only records the owner. Memory that a graph leaves allocated belongs to the program, even
 //! after the graph ends.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use paragpu_protocol::status::Status;
@@ -67,6 +67,8 @@ pub struct GraphMemory {
     /// Its bytes.
     pub size: u64,
     backing: Arc<dyn Backing>,
+    /// Number of nodes made to allocate it.
+    lifetimes: AtomicU64,
     /// Allocated by a launch, and not freed since.
     allocated: AtomicBool,
     /// Counted as used.
@@ -81,12 +83,21 @@ impl GraphMemory {
             address,
             size,
             backing,
+            lifetimes: AtomicU64::new(1),
             allocated: AtomicBool::new(false),
             used: AtomicBool::new(false),
         });
         Usage::change(ordinal, |usage| usage.reserved += size);
         ALL.write().insert(address, Arc::downgrade(&made));
         Ok(made)
+    }
+
+    /// Another node is made to allocate it, if all of the `freed` ones before have freed it.
+    pub(super) fn begin_lifetime(&self, freed: u64) -> bool {
+        let begun =
+            self.lifetimes
+                .compare_exchange(freed, freed + 1, Ordering::AcqRel, Ordering::Relaxed);
+        begun.is_ok()
     }
 
     /// The memory that begins at an address, where it is a graph's.

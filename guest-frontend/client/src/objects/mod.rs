@@ -16,6 +16,7 @@ pub mod function;
 pub mod graph;
 mod graph_edges;
 pub mod graph_memory;
+mod graph_memory_reuse;
 pub(crate) mod junction;
 pub(crate) mod managed_variable;
 pub mod preference;

@@ -68,16 +68,86 @@ impl Shape {
         {
             return Err(Status::INVALID_VALUE);
         }
-        if self.cluster != [0; 3] {
-            let divides = self
-                .grid
-                .iter()
-                .zip(self.cluster)
-                .all(|(grid, cluster)| cluster != 0 && grid % cluster == 0);
-            if !divides {
-                return Err(Status::INVALID_VALUE);
-            }
+        let cluster = function.cluster(self.cluster)?;
+        let mut sides = self.grid.iter().zip(cluster);
+        if !sides.all(|(grid, cluster)| cluster == 0 || grid.is_multiple_of(cluster)) {
+            return Err(Status::INVALID_CLUSTER_SIZE);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paragpu_protocol::codec::Bytes;
+    use paragpu_protocol::handle::FunctionHandle;
+    use paragpu_protocol::types::FunctionInfo;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        threads: 1024,
+        block: [1024, 1024, 64],
+        grid: [0x7fff_ffff, 0xffff, 0xffff],
+        registers: 65_536,
+        shared: 48 << 10,
+        shared_optin: 227 << 10,
+        multiprocessors: 132,
+        threads_of_multiprocessor: 2048,
+        warp: 32,
+        cooperative: true,
+        programmatic: true,
+    };
+
+    /// A kernel with these numbers and values of CUfunction_attribute.
+    fn kernel(attributes: &[(u32, i32)]) -> Function {
+        let attributes: Vec<u8> = attributes
+            .iter()
+            .flat_map(|(number, value)| [number.to_le_bytes(), value.to_le_bytes()])
+            .flatten()
+            .collect();
+        let info = FunctionInfo {
+            attributes: Bytes(&attributes),
+            parameters: Bytes(&[]),
+        };
+        Function::from_wire(FunctionHandle(1), "kernel", &info)
+    }
+
+    fn check(function: &Function, grid: [u32; 3], cluster: [u32; 3]) -> Result<()> {
+        let shape = Shape {
+            grid,
+            block: [32, 1, 1],
+            cluster,
+            ..Shape::default()
+        };
+        shape.check(&LIMITS, function)
+    }
+
+    const WRONG: Result<()> = Err(Status::INVALID_CLUSTER_SIZE);
+
+    #[test]
+    fn clusters_have_a_maximum_size() {
+        let plain = kernel(&[(11, 0), (12, 0), (13, 0), (14, 0)]);
+        assert_eq!(check(&plain, [5, 1, 1], [0; 3]), Ok(()));
+        assert_eq!(check(&plain, [16, 1, 1], [8, 1, 1]), Ok(()));
+        assert_eq!(check(&plain, [4, 4, 4], [2, 2, 2]), Ok(()));
+        assert_eq!(check(&plain, [18, 1, 1], [9, 1, 1]), WRONG);
+        assert_eq!(check(&plain, [8, 1, 1], [3, 1, 1]), WRONG);
+        assert_eq!(check(&plain, [8, 1, 1], [0, 1, 1]), WRONG);
+        let all = [1 << 16, 1 << 16, 1 << 16];
+        assert_eq!(plain.cluster(all), Err(Status::INVALID_CLUSTER_SIZE));
+        plain.note_attribute(14, 1);
+        assert_eq!(check(&plain, [32, 1, 1], [16, 1, 1]), Ok(()));
+        assert_eq!(check(&plain, [34, 1, 1], [17, 1, 1]), WRONG);
+    }
+
+    #[test]
+    fn kernels_require_clusters() {
+        let pairs = kernel(&[(10, 1), (11, 2), (12, 1), (13, 1)]);
+        assert_eq!(check(&pairs, [4, 1, 1], [0; 3]), Ok(()));
+        assert_eq!(check(&pairs, [4, 1, 1], [2, 1, 1]), Ok(()));
+        assert_eq!(check(&pairs, [3, 1, 1], [0; 3]), WRONG);
+        assert_eq!(check(&pairs, [8, 1, 1], [4, 1, 1]), WRONG);
+        assert_eq!(check(&pairs, [8, 1, 1], [1, 1, 1]), WRONG);
     }
 }

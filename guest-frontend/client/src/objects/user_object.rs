@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
+use crate::callback::run_callback;
 use crate::error::Result;
 use crate::sys::process::spawn;
 
@@ -20,7 +21,7 @@ static DESTRUCTORS: LazyLock<Mutex<Sender<Destructor>>> = LazyLock::new(|| {
     let (sender, destructors) = channel::<Destructor>();
     spawn("paragpu-objects", move || {
         for destroy in destructors {
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(destroy));
+            run_callback(destroy);
         }
     });
     Mutex::new(sender)
@@ -72,7 +73,7 @@ impl UserObject {
         {
             drop(state);
             if let Err(unsent) = DESTRUCTORS.lock().send(destroy) {
-                (unsent.0)();
+                run_callback(unsent.0);
             }
         }
         Ok(())

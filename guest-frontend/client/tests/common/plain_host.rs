@@ -24,7 +24,7 @@ pub fn connect() -> (Connection, Connection) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let device = NEXT.fetch_add(1, Ordering::Relaxed);
     let (guest, host) = UnixStream::pair().unwrap();
-    let (host, ends) =
+    let (host, ends, _) =
         shm::create(64 << 20, 4 << 20, host.into(), shm::Options::default()).unwrap();
     let options = shm::Options {
         window_address: Some(Regions::of(device).unwrap().window),

@@ -37,9 +37,20 @@ pub mod stubs {
 /// The name that the log gives every function of a private table.
 pub(super) const TABLE_FUNCTION: &str = "a function of a private table";
 
-/// Runs the body of the exported function `name`. Nothing unwinds into C.
+/// Runs the body of the exported function `name`. Nothing unwinds into C. Refuses calls of host
+/// functions and destructors of user objects: their streams stall, and most calls would wait for
+/// these.
 #[inline]
 pub(super) fn guard(name: &str, body: impl FnOnce() -> Result) -> CUresult {
+    if paragpu_client::in_callback() {
+        return code(name, Err(Status::NOT_PERMITTED));
+    }
+    guard_in_callbacks(name, body)
+}
+
+/// [`guard`] for functions that may be called by those as well.
+#[inline]
+pub(super) fn guard_in_callbacks(name: &str, body: impl FnOnce() -> Result) -> CUresult {
     if !device::is_initialized() {
         return code(name, Err(Status::NOT_INITIALIZED));
     }

@@ -2,19 +2,19 @@
 //! Management).
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 
 use paragpu_abi::{
     CUDA_MEM_ALLOC_NODE_PARAMS, CUdeviceptr, CUgraph, CUgraphNode, cudaMemLocation,
     cudaMemPoolProps,
 };
-use paragpu_client::objects::graph::Work;
+use paragpu_client::objects::edge::Dependency;
+use paragpu_client::objects::graph::{Graph, Work};
 use paragpu_client::objects::graph_memory::GraphMemory;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::graph::{list, work_of};
-use super::graph_node::add;
+use super::graph_node::{add, add_after};
 use super::{Result, device, present, unsupported_use};
 use crate::location;
 use crate::objects::peers;
@@ -24,11 +24,15 @@ const PINNED: c_int = 1;
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 const DEVICE: c_int = 1;
 
-/// A node's work. Writes the address to the record.
+/// The work of a node, which is added to a graph after others if `place` says so. Writes the
+/// address to the record.
 ///
 /// # Safety
 /// `given` is null, or a record whose list has `accessDescCount` entries.
-pub unsafe fn allocation(given: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Work> {
+pub unsafe fn allocation(
+    given: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+    place: Option<(&Graph, &[Dependency])>,
+) -> Result<Work> {
     present(given)?;
     // SAFETY: `given` is a record that is ours to change, as the caller promises.
     let given = unsafe { &mut *given };
@@ -48,9 +52,10 @@ pub unsafe fn allocation(given: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Work>
             peers::enable_pools(accessing, ordinal)?;
         }
     }
-    let memory = device::session(ordinal)?.graph_memory(given.bytesize as u64)?;
+    let size = given.bytesize as u64;
+    let memory = device::session(ordinal)?.graph_memory(place, size)?;
     given.dptr = memory.address;
-    Ok(Work::MemAlloc(memory))
+    Ok(Work::MemAlloc(memory, size))
 }
 
 /// The work of a node that frees memory.
@@ -58,13 +63,6 @@ pub fn release(address: u64) -> Result<Work> {
     GraphMemory::find(address)
         .map(Work::MemFree)
         .ok_or(Status::INVALID_VALUE)
-}
-
-fn memory_of(node: CUgraphNode, is_allocation: bool) -> Result<Arc<GraphMemory>> {
-    match (work_of(node)?, is_allocation) {
-        (Work::MemAlloc(memory), true) | (Work::MemFree(memory), false) => Ok(memory),
-        _ => Err(Status::INVALID_VALUE),
-    }
 }
 
 /// # Safety
@@ -76,15 +74,21 @@ pub(crate) unsafe fn cuGraphAddMemAllocNode(
     count: usize,
     given: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> Result {
-    // SAFETY: the caller upholds the contract of `add`.
-    unsafe { add(out, graph, after, count, allocation(given)?) }
+    let lists = (after, std::ptr::null());
+    // SAFETY: the caller upholds the contract of `allocation`.
+    let make =
+        |graph: &Graph, after: &[Dependency]| unsafe { allocation(given, Some((graph, after))) };
+    // SAFETY: the caller upholds the contract of `add_after`.
+    unsafe { add_after(out, graph, lists, count, make) }
 }
 
 pub(crate) fn cuGraphMemAllocNodeGetParams(
     node: CUgraphNode,
     out: Out<'_, CUDA_MEM_ALLOC_NODE_PARAMS>,
 ) -> Result {
-    let memory = memory_of(node, true)?;
+    let Work::MemAlloc(memory, size) = work_of(node)? else {
+        return Err(Status::INVALID_VALUE);
+    };
     out.put(CUDA_MEM_ALLOC_NODE_PARAMS {
         poolProps: cudaMemPoolProps {
             allocType: PINNED,
@@ -100,7 +104,7 @@ pub(crate) fn cuGraphMemAllocNodeGetParams(
         },
         accessDescs: std::ptr::null(),
         accessDescCount: 0,
-        bytesize: usize::try_from(memory.size).map_err(|_| Status::INVALID_VALUE)?,
+        bytesize: usize::try_from(size).map_err(|_| Status::INVALID_VALUE)?,
         dptr: memory.address,
     })
 }
@@ -119,5 +123,8 @@ pub(crate) unsafe fn cuGraphAddMemFreeNode(
 }
 
 pub(crate) fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, out: Out<'_, CUdeviceptr>) -> Result {
-    out.put(memory_of(node, false)?.address)
+    match work_of(node)? {
+        Work::MemFree(memory) => out.put(memory.address),
+        _ => Err(Status::INVALID_VALUE),
+    }
 }

@@ -11,6 +11,7 @@ use paragpu_abi::{
 };
 use paragpu_client::graph_exec::KernelChange;
 use paragpu_client::launch::Shape;
+use paragpu_client::objects::edge::Dependency;
 use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, Kernel, Marked, Work};
 use paragpu_client::objects::preference;
 use paragpu_client::texture::ArrayLevel;
@@ -185,7 +186,7 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
             unsafe { inside.cast::<CUevent>().read() },
         )?)),
         // SAFETY: the caller upholds the contract of `allocation`.
-        MEM_ALLOC => unsafe { graph_memory::allocation(inside.cast_mut().cast()) },
+        MEM_ALLOC => unsafe { graph_memory::allocation(inside.cast_mut().cast(), None) },
         // SAFETY: `inside` is readable here, as the caller promises.
         MEM_FREE => graph_memory::release(unsafe { inside.cast::<u64>().read() }),
         // SAFETY: the caller upholds the contract of `node`.
@@ -213,7 +214,11 @@ pub unsafe fn add(
     work: Work,
 ) -> Result {
     // SAFETY: the caller upholds the contract of `add_after`.
-    unsafe { add_after(node, graph, (after, std::ptr::null()), count, work) }
+    unsafe {
+        add_after(node, graph, (after, std::ptr::null()), count, |_, _| {
+            Ok(work)
+        })
+    }
 }
 
 /// Adds a node of any kind.
@@ -229,18 +234,30 @@ pub(super) unsafe fn add_general(
     given: *mut cudaGraphNodeParams,
 ) -> Result {
     // SAFETY: `given` is null or readable, as the caller promises.
-    if unsafe { get(given.cast_const()) }?.r#type != CONDITIONAL {
-        // SAFETY: the caller upholds the contracts of `add_after` and `general`.
-        return unsafe { add_after(node, graph, lists, count, general(given, None)?) };
+    let kind = unsafe { get(given.cast_const()) }?.r#type;
+    // SAFETY: `given` is not null.
+    let inside = unsafe { &raw mut (*given).reserved1 };
+    if kind == MEM_ALLOC {
+        // SAFETY: the caller upholds the contract of `allocation`.
+        let make = |graph: &Graph, after: &[Dependency]| unsafe {
+            graph_memory::allocation(inside.cast(), Some((graph, after)))
+        };
+        // SAFETY: the caller upholds the contract of `add_after`.
+        return unsafe { add_after(node, graph, lists, count, make) };
     }
-    // SAFETY: `given` is not null, and a record of this type.
-    let record =
-        unsafe { &mut *(&raw mut (*given).reserved1).cast::<CUDA_CONDITIONAL_NODE_PARAMS>() };
+    if kind != CONDITIONAL {
+        // SAFETY: the caller upholds the contract of `general`.
+        let work = unsafe { general(given, None) }?;
+        // SAFETY: the caller upholds the contract of `add_after`.
+        return unsafe { add_after(node, graph, lists, count, |_, _| Ok(work)) };
+    }
+    // SAFETY: a record of this type, as the caller promises.
+    let record = unsafe { &mut *inside.cast::<CUDA_CONDITIONAL_NODE_PARAMS>() };
     session_of(record.ctx)?;
     super::present(node)?;
     let work = find(graph)?.conditional(record.handle, record.r#type, record.size)?;
     // SAFETY: the caller upholds the contract of `add_after`.
-    unsafe { add_after(node, graph, lists, count, work.clone()) }?;
+    unsafe { add_after(node, graph, lists, count, |_, _| Ok(work.clone())) }?;
     if let Work::Conditional(made) = &work {
         let handles = made.handles(|body| handle(body) as u64);
         record.phGraph_out = handles.as_ptr().cast_mut().cast();
@@ -267,16 +284,16 @@ pub(crate) fn cuGraphConditionalHandleCreate(
     place.put(made.handle())
 }
 
-/// Adds a node with edges.
+/// Adds a node with edges, whose work `make` creates for the graph and the node's dependencies.
 ///
 /// # Safety
 /// `node` is null or writable; both lists are null or have `count` records.
-unsafe fn add_after(
+pub(super) unsafe fn add_after(
     node: *mut CUgraphNode,
     graph: CUgraph,
     (after, edges): (*const CUgraphNode, *const cudaGraphEdgeData),
     count: usize,
-    work: Work,
+    make: impl FnOnce(&Graph, &[Dependency]) -> Result<Work>,
 ) -> Result {
     if node.is_null() {
         return Err(Status::INVALID_VALUE);
@@ -284,7 +301,7 @@ unsafe fn add_after(
     let graph = find(graph)?;
     // SAFETY: the lists hold `count` of them, as the caller promises.
     let after = unsafe { dependencies(&graph, after, edges, count) }?;
-    let name = graph.add(work, &after)?;
+    let name = graph.add(make(&graph, &after)?, &after)?;
     // SAFETY: `node` is null or writable, as the caller promises.
     unsafe { put(node, node_handle(name)) }
 }

@@ -49,7 +49,7 @@ pub(crate) unsafe fn cuGraphNodeGetParams(
             Work::EventRecord(marked) | Work::EventWait(marked) => {
                 place.cast::<CUevent>().write(event_of(marked));
             }
-            Work::MemAlloc(_) => cuGraphMemAllocNodeGetParams(node, Out::take(place.cast()))?,
+            Work::MemAlloc(..) => cuGraphMemAllocNodeGetParams(node, Out::take(place.cast()))?,
             Work::MemFree(_) => {
                 cuGraphMemFreeNodeGetParams(node, Out::take(place.cast::<CUdeviceptr>()))?;
             }

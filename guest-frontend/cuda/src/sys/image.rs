@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use paragpu_protocol::jit;
 use paragpu_protocol::status::Status;
 
 use super::Result;
@@ -287,8 +288,8 @@ const INFO_LOG_BUFFER_SIZE_BYTES: c_int = 4;
 const ERROR_LOG_BUFFER: c_int = 5;
 const ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
 /// Refused options: an internal one, then the names, addresses and count of symbols to
-/// bind.
-const UNSERVED: [c_int; 4] = [15, 17, 18, 19];
+/// bind, and the names and counts of kernels and variables to keep.
+const UNSERVED: [c_int; 8] = [15, 17, 18, 19, 25, 26, 27, 28];
 
 impl Options {
     /// Reads the arrays of cuModuleLoadDataEx.
@@ -339,7 +340,9 @@ impl Options {
                     ));
                 }
                 other => {
-                    let option = u32::try_from(other).map_err(|_| Status::INVALID_VALUE)?;
+                    let option = u32::try_from(other).ok();
+                    let option = option.filter(|option| jit::is_number(*option));
+                    let option = option.ok_or(Status::INVALID_VALUE)?;
                     // Numbers are passed in the low half of the pointer.
                     let value = u32::try_from(number & 0xffff_ffff).unwrap_or(0);
                     read.numbers.push((option, value));
@@ -365,6 +368,25 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_are_numbers_or_buffers() {
+        let read = |option: c_int, value: usize| {
+            let mut value: *mut c_void = std::ptr::without_provenance_mut(value);
+            // SAFETY: one option and one value.
+            unsafe { Options::read(1, &raw const option, &raw mut value) }
+        };
+        assert_eq!(read(7, 3).unwrap().numbers, [(7, 3)]);
+        assert!(read(INFO_LOG_BUFFER, 8).unwrap().numbers.is_empty());
+        for (option, expected) in [
+            (17, Status::NOT_SUPPORTED),
+            (25, Status::NOT_SUPPORTED),
+            (35, Status::INVALID_VALUE),
+            (-1, Status::INVALID_VALUE),
+        ] {
+            assert_eq!(read(option, 1).err(), Some(expected), "{option}");
+        }
+    }
 
     #[test]
     fn text_ends_with_a_zero() {

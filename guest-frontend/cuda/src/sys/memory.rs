@@ -110,6 +110,10 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
     }
     capture::permit_unsafe()?;
     let session = holder(address).ok_or(Status::INVALID_VALUE)?;
+    // Programs may rely on the wait, if they can look at what the work writes.
+    if session.host().is_in_use() {
+        session.synchronize()?;
+    }
     release(session, address)
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use paragpu_abi::{CUdeviceptr, CUstream};
 use paragpu_client::Session;
+use paragpu_client::objects::graph_memory::GraphMemory;
 use paragpu_protocol::status::Status;
 use parking_lot::RwLock;
 
@@ -36,6 +37,8 @@ const MAPPING_BASE_ADDR: c_int = 19;
 const MEMORY_BLOCK_ID: c_int = 20;
 const IS_HW_DECOMPRESS_CAPABLE: c_int = 21;
 
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+const DESCRIPTOR: u64 = 1;
 /// CU_MEMORYTYPE_HOST and CU_MEMORYTYPE_DEVICE.
 const HOST: c_uint = 1;
 const DEVICE: c_uint = 2;
@@ -60,12 +63,35 @@ struct Known {
     device: u64,
     host: Option<u64>,
     managed: bool,
+    /// It is memory of the device, and no variable of a module.
+    is_memory: bool,
 }
 
 impl Known {
     fn synchronizes(&self) -> bool {
         ANY_SYNCHRONIZES.load(Ordering::Relaxed)
             && SYNCHRONIZING.read().get(&self.start) == Some(&self.id)
+    }
+
+    /// Whether it is memory of cuMemAlloc, which cuIpcGetMemHandle accepts.
+    fn is_plain(&self) -> bool {
+        let virtual_memory = self.session.virtual_memory();
+        self.is_memory
+            && !self.managed
+            && pool::of(self.start) == 0
+            && GraphMemory::find(self.start).is_none()
+            && virtual_memory.handle_types(self.start).is_none()
+            && virtual_memory.shared().kind(self.start).is_none()
+    }
+
+    /// The types of handles by which other processes get it, as a mask of
+    /// CUmemAllocationHandleType.
+    fn handle_types(&self) -> u64 {
+        if pool::shared_of(self.start).is_some() {
+            return DESCRIPTOR;
+        }
+        let types = self.session.virtual_memory().handle_types(self.device);
+        types.map_or(0, |types| u64::from(types.cast_unsigned()))
     }
 }
 
@@ -108,6 +134,7 @@ fn known(address: u64) -> Result<Option<Known>> {
             device: pinned.device + offset,
             host: Some(address),
             managed,
+            is_memory: false,
         }));
     }
     if let Some((start, size, ordinal)) = managed::variable(address) {
@@ -120,6 +147,7 @@ fn known(address: u64) -> Result<Option<Known>> {
             device: address,
             host: Some(address),
             managed: true,
+            is_memory: false,
         }));
     }
     let Some(session) = memory::holder(address) else {
@@ -137,6 +165,7 @@ fn known(address: u64) -> Result<Option<Known>> {
             device: address,
             host: (has_view || managed).then_some(address),
             managed,
+            is_memory: id != 0,
         }));
     }
     Ok(session.host().find_by_device(address).map(|pinned| Known {
@@ -148,6 +177,7 @@ fn known(address: u64) -> Result<Option<Known>> {
         device: address,
         host: Some(pinned.address + (address - pinned.device)),
         managed: false,
+        is_memory: false,
     }))
 }
 
@@ -192,7 +222,8 @@ unsafe fn attribute(out: *mut c_void, selector: c_int, known: &Known) -> Result 
             SYNC_MEMOPS => out.cast::<c_int>().write(c_int::from(known.synchronizes())),
             IS_HW_DECOMPRESS_CAPABLE => out.cast::<c_int>().write(0),
             // These are a byte wide in C.
-            IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE => out.cast::<u8>().write(0),
+            IS_LEGACY_CUDA_IPC_CAPABLE => out.cast::<u8>().write(known.is_plain().into()),
+            IS_GPU_DIRECT_RDMA_CAPABLE => out.cast::<u8>().write(0),
             BUFFER_ID | MEMORY_BLOCK_ID => out.cast::<u64>().write(known.id),
             DEVICE_ORDINAL => out
                 .cast::<c_int>()
@@ -200,7 +231,7 @@ unsafe fn attribute(out: *mut c_void, selector: c_int, known: &Known) -> Result 
             RANGE_START_ADDR | MAPPING_BASE_ADDR => out.cast::<u64>().write(known.start),
             RANGE_SIZE | MAPPING_SIZE => out.cast::<u64>().write(known.size),
             MAPPED => out.cast::<u8>().write(1),
-            ALLOWED_HANDLE_TYPES => out.cast::<u64>().write(0),
+            ALLOWED_HANDLE_TYPES => out.cast::<u64>().write(known.handle_types()),
             ACCESS_FLAGS => out.cast::<c_uint>().write(READ_WRITE),
             MEMPOOL_HANDLE => out.cast::<u64>().write(pool::of(known.start) as u64),
             _ => return Err(Status::INVALID_VALUE),

@@ -178,8 +178,10 @@ fn allocate_from(pool: &Pool, size: usize, named: &Named) -> Result<u64> {
                 "nodes of graphs allocate memory of devices only"
             ));
         }
-        let memory = session.graph_memory(size)?;
-        stream.note(Work::MemAlloc(Arc::clone(&memory)))?;
+        let info = stream.capture_info();
+        let place = info.as_ref().map(|info| (&*info.graph, &*info.last));
+        let memory = session.graph_memory(place, size)?;
+        stream.note(Work::MemAlloc(Arc::clone(&memory), size))?;
         return Ok(memory.address);
     }
     if !account.take(size) {
@@ -287,8 +289,13 @@ pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
         return free_in_host(address, &named);
     }
     let session = memory::owner(address)?;
-    let is_managed = session.managed_memory().holds(address);
-    if is_managed || !std::ptr::eq(session, named.session()?) {
+    let own = named.session()?;
+    if !std::ptr::eq(session, own) {
+        // The session that has the memory cannot order the free after another device's stream.
+        own.streams().synchronize(stream)?;
+        return memory::release(session, address);
+    }
+    if session.managed_memory().holds(address) {
         return memory::release(session, address);
     }
     forget_memory(address);

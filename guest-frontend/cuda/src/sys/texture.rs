@@ -10,6 +10,7 @@ use paragpu_abi::{
     CU_RESOURCE_TYPE_PITCH2D, CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC,
     CUsurfObject, CUtexObject,
 };
+use paragpu_client::Session;
 use paragpu_client::texture::element_bytes;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{
@@ -33,11 +34,29 @@ struct Entry {
 // SAFETY: the handles inside are numbers.
 unsafe impl Send for Entry {}
 
-/// By whether it is a surface, and the value.
-static ENTRIES: LazyLock<Mutex<HashMap<(bool, u64), Entry>>> = LazyLock::new(Mutex::default);
+impl Entry {
+    fn session(&self) -> &'static Session {
+        match &self.object {
+            Bindless::Texture(inner) => inner.session,
+            Bindless::Surface(inner) => inner.session,
+        }
+    }
+}
+
+/// Names an object: the device, because each host's driver numbers its own objects; whether it is
+/// a surface; and the value.
+type Key = (u32, bool, u64);
+
+static ENTRIES: LazyLock<Mutex<HashMap<Key, Entry>>> = LazyLock::new(Mutex::default);
 
 fn keep(surface: bool, value: u64, entry: Entry) {
-    ENTRIES.lock().insert((surface, value), entry);
+    let key = (entry.session().ordinal(), surface, value);
+    ENTRIES.lock().insert(key, entry);
+}
+
+/// The key of an object of the current context's device.
+fn key(surface: bool, value: u64) -> Result<Key> {
+    Ok((current::current()?.session.ordinal(), surface, value))
 }
 
 fn destroy(entry: &Entry) -> Result {
@@ -51,13 +70,16 @@ pub(super) fn remove(surface: bool, value: u64) -> Result {
     if value == 0 {
         return Ok(());
     }
-    let removed = ENTRIES.lock().remove(&(surface, value));
-    destroy(&removed.ok_or(Status::INVALID_VALUE)?)
+    let key = key(surface, value)?;
+    let removed = ENTRIES.lock().remove(&key);
+    // As natively, an object that the device does not have is no error.
+    removed.map_or(Ok(()), |removed| destroy(&removed))
 }
 
 fn look<R>(surface: bool, value: u64, read: impl FnOnce(&Entry) -> R) -> Result<R> {
+    let key = key(surface, value)?;
     let entries = ENTRIES.lock();
-    let entry = entries.get(&(surface, value)).map(read);
+    let entry = entries.get(&key).map(read);
     entry.ok_or(Status::INVALID_VALUE)
 }
 

@@ -140,7 +140,7 @@ pub(crate) unsafe fn cudaUserObjectCreate(
     present(object)?;
     // SAFETY: the caller upholds the contract of `cuUserObjectCreate`.
     unsafe {
-        context()?
+        runtime()?
             .driver
             .cuUserObjectCreate(object, data, destroy, references, flags)
     }

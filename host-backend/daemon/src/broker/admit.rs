@@ -10,7 +10,7 @@ use paragpu_control::worker::{self, Terms, ToWorker};
 use super::arrivals::{Waiting, patience, slots};
 use super::token::token;
 use super::{ACCEPT_PAUSE, Broker};
-use crate::handshake::{Guest, Pending, Progress, SessionRequest};
+use crate::handshake::{Arrival, Guest, Pending, Progress, SessionRequest};
 use crate::listener::Peer;
 use crate::protection::Certified;
 use crate::session::{Facts, Session, now};
@@ -393,7 +393,10 @@ impl Broker {
             device,
             communicator: request.communicator.to_owned(),
             begun: now(),
-            expires: expiry(&guest.peer),
+            expires: match arrival {
+                Some(arrival) => self.expiry_of(arrival),
+                None => expiry(&guest.peer),
+            },
         };
         let limits = &self.host.limits;
         let terms = terms(&facts, token, device_count, limits, &self.host.shm, request);
@@ -439,6 +442,15 @@ impl Broker {
             "session begins"
         );
         true
+    }
+
+    /// When the certificate of an arriving session's guest expires. The source worker may be
+    /// compromised, so what this daemon knows about a session of this host counts.
+    fn expiry_of(&self, arrival: &Arrival) -> Option<u64> {
+        match self.workers.with_token(&arrival.token) {
+            Some(session) => session.facts.expires,
+            None => arrival.expires,
+        }
     }
 
     pub(super) fn refuse(&mut self, guest: Guest, reason: &str) {

@@ -1,11 +1,12 @@
 //! Serves the control socket.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use paragpu_control::admin::{DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo};
 use paragpu_protocol::handshake::VERSION;
 use rustix::event::PollFlags;
+use rustix::process::{Resource, getrlimit};
 
 use super::Broker;
 use super::inquiries::Audience;
@@ -19,6 +20,10 @@ use crate::worker::State;
 const MAX_CONNECTIONS: usize = 64;
 /// Maximum number of connections of the lease socket per user.
 const MAX_AGENTS: usize = 1024;
+/// The part of the daemon's descriptors that all connections of the lease socket may take.
+const AGENTS_PART: u64 = 8;
+/// How long an agent may have neither a lease nor a pending claim.
+const AGENT_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Broker {
     pub(super) fn accept_console(&mut self) {
@@ -26,7 +31,7 @@ impl Broker {
             return;
         };
         match commands.accept() {
-            Ok(Some((socket, Peer::Local { uid, .. }))) => {
+            Ok(Some((socket, Peer::Local { uid, owner, .. }))) => {
                 // A user with many idle connections must not keep others from the socket.
                 let commanders = self.inquiries.commanders();
                 if commanders.len() >= MAX_CONNECTIONS
@@ -37,7 +42,7 @@ impl Broker {
                 let key = self.counts.key();
                 self.inquiries
                     .consoles
-                    .insert(key, Console::new(socket, uid));
+                    .insert(key, Console::new(socket, uid, owner));
             }
             Ok(_) => {}
             Err(error) => self.pause_accepting(&error),
@@ -50,17 +55,49 @@ impl Broker {
             return;
         };
         match agents.accept() {
-            Ok(Some((socket, Peer::Local { uid, .. }))) => {
-                let mut console = Console::new(socket, uid);
-                if self.inquiries.agents_of(uid) < MAX_AGENTS {
+            Ok(Some((socket, Peer::Local { uid, owner, .. }))) => {
+                let mut console = Console::new(socket, uid, owner);
+                let agents = self.inquiries.agents();
+                if agents.filter(|(_, it)| it.owner == owner).count() < MAX_AGENTS {
                     let key = self.counts.key();
                     console.is_agent = true;
                     self.inquiries.consoles.insert(key, console);
+                    self.make_room_for_agents();
                 }
             }
             Ok(_) => {}
             Err(error) => self.pause_accepting(&error),
         }
+    }
+
+    /// Closes a connection of the lease socket if there are too many. Those that hold a lease
+    /// stay.
+    fn make_room_for_agents(&mut self) {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        if self.inquiries.agents().count() as u64 <= limit / AGENTS_PART {
+            return;
+        }
+        let holders = self.leases.holders();
+        let others = self.inquiries.agents();
+        let others = others.filter(|(key, _)| !holders.contains(key));
+        if let Some(oldest) = oldest_of_largest(others.map(|(key, it)| (it.owner, key))) {
+            self.close(oldest);
+        }
+    }
+
+    /// Closes connections of agents that have neither a lease nor a pending claim. Returns
+    /// when the next one is closed.
+    pub(super) fn close_idle_agents(&mut self, now: Instant) -> Option<Instant> {
+        self.inquiries.agents().next()?;
+        let (holders, claimants) = (self.leases.holders(), self.leases.claimants());
+        let idle = self.inquiries.agents();
+        let idle = idle.filter(|(key, _)| !holders.contains(key) && !claimants.contains(key));
+        let idle = idle.map(|(key, it)| (it.active + AGENT_PATIENCE, key));
+        let (over, left): (Vec<_>, Vec<_>) = idle.partition(|(deadline, _)| *deadline <= now);
+        for (_, key) in over {
+            self.close(key);
+        }
+        left.into_iter().map(|(deadline, _)| deadline).min()
     }
 
     /// Closes a connection, drops what it waits for, and ends the lease that it held.

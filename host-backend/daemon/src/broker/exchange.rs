@@ -19,13 +19,16 @@ impl Broker {
         let (State::Serving(session), Some(control)) = (worker.state, &worker.control) else {
             return;
         };
-        if let Ask::Take(token) = ask {
-            return self.take_offer(key, session, request, &token);
+        match ask {
+            Ask::Take(token) => return self.take_offer(key, session, request, &token, false),
+            Ask::Borrow(token) => return self.take_offer(key, session, request, &token, true),
+            _ => {}
         }
         let room = self.tenants.room_for_offers();
         let facts = self.workers.session(session);
         let arrives = facts.is_some_and(|it| it.arrives);
-        let offers = facts.and_then(|it| self.tenants.offers(&it.facts.vm));
+        let vm = facts.map(|it| it.facts.vm.clone()).unwrap_or_default();
+        let offers = self.tenants.offers(&vm);
         let answer = |offer| answer(control, request, offer, None);
         let Some(offers) = offers else {
             return answer(None);
@@ -34,6 +37,13 @@ impl Broker {
         match ask {
             Ask::Withdraw(token) => {
                 offers.withdraw(session, &token);
+                // Before the session frees the memory, which returns its own charge.
+                self.tenants.charge_lent(&vm);
+                answer(None);
+            }
+            Ask::Return(token) => {
+                offers.give_back(session, &token);
+                self.tenants.charge_lent(&vm);
                 answer(None);
             }
             Ask::Offer { size, domain } => {
@@ -50,12 +60,12 @@ impl Broker {
                 let added = memory.and_then(|it| offers.add_again(session, offer, it, room));
                 answer(added);
             }
-            Ask::Take(_) => {}
+            Ask::Take(_) | Ask::Borrow(_) => {}
         }
     }
 
-    /// Answers a worker that takes memory.
-    fn take_offer(&mut self, key: u64, session: u64, request: u64, token: &Token) {
+    /// Answers a worker that takes or borrows memory.
+    fn take_offer(&mut self, key: u64, session: u64, request: u64, token: &Token, borrows: bool) {
         let (workers, operations) = (&self.workers, &self.operations);
         let Some(facts) = workers.session(session) else {
             return;
@@ -86,6 +96,9 @@ impl Broker {
         };
         let found = owner.and_then(|owner| {
             let offers = self.tenants.offers(&vm)?;
+            if borrows && !offers.borrow(session, owner, token) {
+                return None;
+            }
             offers.find(token, |other| other == owner)
         });
         match found {

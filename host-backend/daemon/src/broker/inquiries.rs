@@ -109,12 +109,12 @@ impl Inquiries {
     /// The users and keys of the control socket's connections.
     pub(super) fn commanders(&self) -> Vec<(u32, u64)> {
         let commanders = self.consoles.iter().filter(|(_, it)| !it.is_agent);
-        commanders.map(|(key, it)| (it.user, *key)).collect()
+        commanders.map(|(key, it)| (it.owner, *key)).collect()
     }
 
-    /// Number of connections of a user's agents.
-    pub(super) fn agents_of(&self, user: u32) -> usize {
-        let consoles = self.consoles.values();
-        consoles.filter(|it| it.agent() == Some(user)).count()
+    /// The connections of agents.
+    pub(super) fn agents(&self) -> impl Iterator<Item = (u64, &Console)> {
+        let consoles = self.consoles.iter().map(|(key, it)| (*key, it));
+        consoles.filter(|(_, it)| it.is_agent)
     }
 }

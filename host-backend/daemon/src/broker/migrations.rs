@@ -245,8 +245,9 @@ impl Broker {
         gates: Option<&[OwnedFd; 3]>,
     ) -> Result<u64, String> {
         let key = self.orderable(session)?;
-        let has = self.workers.session(session);
-        let has = has.map(|session| session.facts.communicator.as_str());
+        let facts = self.workers.session(session).map(|it| &it.facts);
+        let has = facts.map(|facts| facts.communicator.as_str());
+        let expires = facts.and_then(|facts| facts.expires).unwrap_or(0);
         // The connection is handed over if possible.
         let follows = match (goal.local, goal.communicator.as_str()) {
             (true, wanted) if has == Some(wanted) => "",
@@ -264,6 +265,7 @@ impl Broker {
             follows: follows.to_owned(),
             precopy: goal.precopy,
             hand_over: goal.hand_over,
+            expires,
         });
         let mut fds: Vec<BorrowedFd<'_>> = vec![link.as_fd()];
         fds.extend(gates.into_iter().flatten().map(OwnedFd::as_fd));
@@ -418,7 +420,11 @@ impl Broker {
         if found.facts.communicator == communicator {
             return Err(format!("session {session} already uses {communicator}"));
         }
-        let from = Peer::Local { uid: 0, pid: 0 };
+        let from = Peer::Local {
+            uid: 0,
+            owner: 0,
+            pid: 0,
+        };
         let address = self
             .guest_addresses()
             .address(communicator, &found.facts.vm, &from)?;

@@ -73,9 +73,11 @@ impl Broker {
         let directory = absolute(directory)?;
         let key = self.orderable(session)?;
         let apart = self.workers.get(key).is_some_and(|worker| worker.apart);
+        let expires = self.workers.session(session);
+        let expires = expires.and_then(|it| it.facts.expires);
         let (fresh, file) = match apart {
             true => {
-                let made = UnnamedCheckpoint::make(&directory);
+                let made = UnnamedCheckpoint::make(&directory, expires);
                 let (fresh, file) = made.map_err(|error| {
                     format!("{} cannot be written to: {error}", directory.display())
                 })?;
@@ -83,7 +85,11 @@ impl Broker {
             }
             false => (None, None),
         };
-        let message = ToWorker::Checkpoint { directory, end };
+        let message = ToWorker::Checkpoint {
+            directory,
+            end,
+            expires: expires.unwrap_or(0),
+        };
         let kind = Kind::State {
             puts_away: end,
             again,
@@ -128,7 +134,7 @@ impl Broker {
         let outcome = match &kind {
             Kind::State {
                 fresh: Some(fresh), ..
-            } => fresh.settle(outcome),
+            } => fresh.settle(outcome, self.workers.served_by(key)),
             _ => outcome,
         };
         let session = self.workers.served_by(key);

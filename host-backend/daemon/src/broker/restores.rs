@@ -72,11 +72,12 @@ impl Broker {
     /// until `until`.
     fn restore(&mut self, console: u64, wanted: Wanted, until: Instant) -> Result<(), String> {
         let directory = &wanted.directory;
-        let (owner, file) = state::owner(directory).map_err(|error| error.to_string())?;
+        let (owner, file) =
+            state::owner(directory, state::FILE).map_err(|error| error.to_string())?;
         if owner.token == [0; 16] {
             return Err("the session in this directory ended with its connection".into());
         }
-        self.may_restore(&owner, &wanted)?;
+        self.may_restore(console, &owner, &wanted)?;
         let ordinal = owner.ordinal;
         let leased = self.leases.get(&owner.vm);
         let position = leased.map_or(Some(ordinal), |it| self.devices.position_of(it.grant.gpu));
@@ -119,7 +120,8 @@ impl Broker {
             device: self.devices.label(worker.ordinal),
             communicator: "none".into(),
             begun: now(),
-            expires: None,
+            // The guest has until the session's end to return with a newer certificate.
+            expires: owner.expires.map(|at| at.max(now() + KEPT.as_secs())),
         };
         let restore = ToWorker::Restore {
             terms: Terms {
@@ -161,9 +163,23 @@ impl Broker {
         Ok(())
     }
 
-    /// Checks that the host has neither the session of a directory nor too many others.
-    fn may_restore(&self, owner: &state::Owner, wanted: &Wanted) -> Result<(), String> {
+    /// Checks that the host has neither the session of a directory nor too many others, and
+    /// that an agent's checkpoint is of its lease: the worker that wrote it named the VM.
+    fn may_restore(
+        &self,
+        console: u64,
+        owner: &state::Owner,
+        wanted: &Wanted,
+    ) -> Result<(), String> {
         let shown = wanted.directory.display();
+        let consoles = &self.inquiries.consoles;
+        if consoles.get(&console).is_some_and(|it| it.is_agent)
+            && self.leases.of(console) != Some(&owner.vm)
+        {
+            return Err(format!(
+                "{shown} holds a session of another VM than the agent's lease"
+            ));
+        }
         if let Some(alive) = self.workers.with_token(&owner.token) {
             return Err(format!(
                 "session {} of this host is the one that {shown} holds",

@@ -1,7 +1,7 @@
 //! How workers are started, and which user they get.
 
 use std::collections::BTreeSet;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -50,6 +50,19 @@ impl Spawning {
         if let Ok(Some(users)) = &mut self.users {
             users.apart.prepare();
         }
+    }
+
+    /// Continues to remove the images of former VMs. Does not wait.
+    pub fn empty_leftovers(&mut self) {
+        if let Ok(Some(users)) = &mut self.users {
+            users.empty_leftovers();
+        }
+    }
+
+    /// The processes whose end calls for [`empty_leftovers`](Self::empty_leftovers).
+    pub fn emptying(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let users = self.users.as_ref().ok().and_then(Option::as_ref);
+        users.into_iter().flat_map(Users::emptying)
     }
 
     /// Starts a worker on a GPU, which guests likely call `likely_ordinal`.

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::ptr;
 
 use paragpu_device::{Error, LinkInput, Result};
+use paragpu_protocol::jit;
 use paragpu_protocol::status::Status;
 
 use super::context::Context;
@@ -25,14 +26,21 @@ struct Options {
 }
 
 impl Options {
-    fn of(options: &[(u32, u32)]) -> Self {
+    /// Refuses options that are not numbers.
+    fn of(options: &[(u32, u32)]) -> Result<Self> {
+        if !options
+            .iter()
+            .all(|&(name, value)| jit::accepts(name, value))
+        {
+            return Err(Status::INVALID_VALUE.into());
+        }
         let name = |&(name, _): &(u32, u32)| name.cast_signed();
         // A number is passed in the place of a pointer.
         let value = |&(_, value): &(u32, u32)| ptr::without_provenance_mut(value as usize);
-        Self {
+        Ok(Self {
             names: options.iter().map(name).collect(),
             values: options.iter().map(value).collect(),
-        }
+        })
     }
 
     fn push(&mut self, name: c_int, value: *mut c_void) {
@@ -67,9 +75,9 @@ impl Link<'_> {
         if input.kind == PTX {
             image.push(0);
         }
-        let mut options = Options::of(input.options);
-        // SAFETY: image, name and options are as long as said and read during the call. A
-        // damaged image may make the driver fail in this process, which serves one session.
+        let mut options = Options::of(input.options)?;
+        // SAFETY: image, name and options are as long as said and read during the call; all
+        // options are numbers, as `Options::of` checks. A damaged image may make the driver fail in this process, which serves one session.
         check(unsafe {
             (self.driver.cuLinkAddData_v2)(
                 self.state,
@@ -105,14 +113,15 @@ impl Context {
     ) -> Result<(Vec<u8>, String)> {
         // The linker writes into both until the state is destroyed.
         let (mut information, mut errors) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
-        let mut options = Options::of(options);
+        let mut options = Options::of(options)?;
         let size = ptr::without_provenance_mut(LOG_BYTES);
         options.push(INFO_LOG, information.as_mut_ptr().cast());
         options.push(INFO_LOG_SIZE, size);
         options.push(ERROR_LOG, errors.as_mut_ptr().cast());
         options.push(ERROR_LOG_SIZE, size);
         let mut state = ptr::null_mut();
-        // SAFETY: options as long as said, which live as long as the state; an out-parameter.
+        // SAFETY: options as long as said, which live as long as the state: numbers, as
+        // `Options::of` checks, and the log buffers with their sizes; an out-parameter.
         check(unsafe {
             (self.driver.cuLinkCreate_v2)(
                 options.len(),

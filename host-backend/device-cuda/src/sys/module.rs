@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::ptr;
 
 use paragpu_device::{Error, Result};
+use paragpu_protocol::jit;
 use paragpu_protocol::status::Status;
 
 use super::context::Context;
@@ -12,13 +13,20 @@ use super::driver::{check, text_of};
 use super::resources::{Function, Module};
 
 impl Context {
-    /// cuModuleLoadDataEx; returns the loader's log as well.
+    /// cuModuleLoadDataEx; returns the loader's log as well. Refuses options that are not
+    /// numbers.
     pub fn module_load(&self, image: &[u8], options: &[(u32, u32)]) -> Result<(Module, String)> {
         const INFO_LOG: i32 = 3;
         const INFO_LOG_SIZE: i32 = 4;
         const ERROR_LOG: i32 = 5;
         const ERROR_LOG_SIZE: i32 = 6;
         const LOG_BYTES: usize = 8192;
+        if !options
+            .iter()
+            .all(|&(name, value)| jit::accepts(name, value))
+        {
+            return Err(Status::INVALID_VALUE.into());
+        }
         // PTX is text that a NUL ends; other images carry their sizes.
         let image = match paragpu_fatbin::is_text(image) {
             true => Cow::Owned([image, &[0]].concat()),
@@ -37,8 +45,8 @@ impl Context {
             values.push(value as usize as *mut c_void);
         }
         let mut module = ptr::null_mut();
-        // SAFETY: text is NUL-ended and the log buffers are as long as said; the options
-        // are numbers. A damaged binary image may make the driver fail in this process, which
+        // SAFETY: text is NUL-ended and the log buffers are as long as said; the other options
+        // are numbers, as checked above. A damaged binary image may make the driver fail in this process, which
         // serves one session only.
         let loaded = check(unsafe {
             (self.driver.cuModuleLoadDataEx)(

@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 
 use super::copy_in::CopyIn;
 use super::copy_out::CopyOut;
-use super::gpu::{Fence, Gpu};
+use super::fences::Fence;
+use super::gpu::Gpu;
 use super::link::At;
 use super::pacer::Pacer;
 use super::stream::StreamWait;
@@ -118,7 +119,7 @@ pub(crate) enum Progress {
 
 impl Progress {
     /// Makes the call pending until the fence is passed, unless it already is.
-    pub(crate) fn after(gpu: &mut Gpu, mut fence: Fence, then: Continuation) -> Outcome<Self> {
+    pub(crate) fn after(gpu: &mut Gpu, fence: Fence, then: Continuation) -> Outcome<Self> {
         match fence.passed(gpu)? {
             true => Ok(Self::Now),
             false => Ok(Self::Later(Goal::Fence(fence), then)),

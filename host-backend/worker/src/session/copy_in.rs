@@ -47,6 +47,11 @@ impl CopyIn {
         self.stream
     }
 
+    /// Bytes submitted to the device.
+    pub(crate) fn issued(&self) -> u64 {
+        self.issued
+    }
+
     /// Releases the pages.
     pub(crate) fn leave(&mut self) {
         self.list = None;

@@ -94,6 +94,11 @@ impl CopyOut {
         self.stream
     }
 
+    /// Bytes submitted to the device.
+    pub(crate) fn issued(&self) -> u64 {
+        self.issued
+    }
+
     /// Releases the pages.
     pub(crate) fn leave(&mut self) {
         if matches!(self.to, Target::Pages(_)) {

@@ -6,7 +6,8 @@
 
 use std::collections::VecDeque;
 
-use super::gpu::{Fence, Gpu};
+use super::fences::Fence;
+use super::gpu::Gpu;
 use super::stream::Streams;
 use crate::error::Outcome;
 
@@ -58,15 +59,13 @@ impl Departed {
     /// Removes those that the device no longer keeps. Returns their bytes.
     fn collect(&mut self, gpu: &mut Gpu) -> u64 {
         let mut freed = 0;
-        while let Some((fence, bytes)) = self.batches.front_mut() {
+        while let Some((fence, bytes)) = self.batches.front() {
             // After an error nothing is kept.
             if let Ok(false) = fence.passed(gpu) {
                 break;
             }
             freed += *bytes;
-            if let Some((fence, _)) = self.batches.pop_front() {
-                fence.abandon(gpu);
-            }
+            self.batches.pop_front();
         }
         freed
     }

@@ -1,5 +1,4 @@
-//! The session's GPU, with pooled events and fences by which the session learns which
-//! work is complete.
+//! The session's GPU, with pooled events by which the session learns which work is complete.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -11,10 +10,13 @@ use paragpu_protocol::codec::{Bytes, Text, encode_all};
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
 
+use super::fences::{Fence, Fences};
 use super::lanes::{Lanes, Place};
 
 /// CU_EVENT_DISABLE_TIMING: the cheapest event.
 const UNTIMED: u32 = 2;
+/// Maximum number of unused events to keep.
+const MAX_FREE_MARKS: usize = 16 * 1024;
 /// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
 const COMPUTE_CAPABILITY_MINOR: u32 = 76;
@@ -29,6 +31,7 @@ pub(crate) struct Gpu {
     device: Box<dyn Device>,
     /// Unused events.
     free_marks: Vec<EventId>,
+    fences: Fences,
     /// The encoded reply to SnapshotDevice.
     snapshot: Vec<u8>,
     ordinal: u32,
@@ -48,6 +51,7 @@ impl Gpu {
             lanes: Lanes::new(),
             device,
             free_marks: Vec::new(),
+            fences: Fences::default(),
             snapshot: encode_snapshot(snapshot),
             ordinal,
             regions,
@@ -183,7 +187,29 @@ impl Gpu {
 
     /// Returns a mark to the pool.
     pub(crate) fn free_mark(&mut self, mark: EventId) {
-        self.free_marks.push(mark);
+        if self.free_marks.len() < MAX_FREE_MARKS {
+            self.free_marks.push(mark);
+        } else {
+            // It fails only with the context, which ends with all its events.
+            let _ = self.device().event_destroy(mark);
+        }
+    }
+
+    /// A fence behind `marks`: [`Fences::add`].
+    pub(crate) fn fence(&mut self, marks: Vec<(EventId, StreamId)>) -> Result<Fence> {
+        let mut fences = self.take_fences();
+        let fence = fences.add(marks, self);
+        self.keep_fences(fences);
+        fence
+    }
+
+    /// Takes the fences while they query marks. [`keep_fences`](Self::keep_fences) follows.
+    pub(super) fn take_fences(&mut self) -> Fences {
+        std::mem::take(&mut self.fences)
+    }
+
+    pub(super) fn keep_fences(&mut self, fences: Fences) {
+        self.fences = fences;
     }
 }
 
@@ -238,46 +264,6 @@ impl Deref for Gpu {
 impl DerefMut for Gpu {
     fn deref_mut(&mut self) -> &mut (dyn Device + 'static) {
         self.device()
-    }
-}
-
-/// Passed once all work that was in flight at its creation is complete.
-#[derive(Debug, Default)]
-pub(crate) struct Fence {
-    marks: Vec<(EventId, StreamId)>,
-}
-
-impl Fence {
-    /// Adds a mark in a stream.
-    pub(crate) fn add(&mut self, mark: EventId, stream: StreamId) {
-        self.marks.push((mark, stream));
-    }
-
-    /// A stream whose mark is not reached.
-    pub(crate) fn stream(&self) -> Option<StreamId> {
-        self.marks.last().map(|(_, stream)| *stream)
-    }
-
-    /// Polls the fence.
-    ///
-    /// # Errors
-    /// The error of failed work.
-    pub(crate) fn passed(&mut self, gpu: &mut Gpu) -> Result<bool> {
-        while let Some(&(event, _)) = self.marks.last() {
-            if !gpu.event_query(event)? {
-                return Ok(false);
-            }
-            gpu.free_mark(event);
-            self.marks.pop();
-        }
-        Ok(true)
-    }
-
-    /// Returns its events to the pool.
-    pub(crate) fn abandon(self, gpu: &mut Gpu) {
-        for (event, _) in self.marks {
-            gpu.free_mark(event);
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use paragpu_device::Access;
 use paragpu_protocol::layout::Regions;
@@ -10,7 +11,8 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::MemGetInfo;
 use paragpu_protocol::types::MemoryInfo;
 
-use super::gpu::{Fence, Gpu};
+use super::fences::Fence;
+use super::gpu::Gpu;
 use super::link::Link;
 use crate::aliases::Aliases;
 use crate::arena::{Arena, Plan, Refused};
@@ -21,6 +23,10 @@ use paragpu_control::account::Share;
 /// Maximum number of mappings of other devices' memory: as many as the daemon keeps
 /// offers of a VM.
 const MOST_OF_PEERS: usize = 4096;
+/// How long the VM's other sessions may take to unmap memory that one of them freed. A program
+/// posts the ends of both mappings, so one session may free memory, and allocate again, before
+/// another one has left it.
+const LEAVING: Duration = Duration::from_secs(1);
 /// Maximum bytes of freed device memory that stay mapped for reuse.
 const IDLE_MEMORY: u64 = 1 << 30;
 
@@ -29,8 +35,11 @@ const IDLE_MEMORY: u64 = 1 << 30;
 pub(crate) struct DeviceMemory {
     arena: Arena<Fence>,
     aliases: Aliases,
-    /// Memory of other devices, at its addresses there. It is charged to their sessions.
+    /// Memory of other devices, at its addresses there. It is charged to their sessions, by
+    /// the daemon if they have freed it.
     peers: BTreeSet<u64>,
+    /// When a call began to wait for others to unmap memory.
+    awaiting: Option<Instant>,
     statistics: Arc<Statistics>,
 }
 
@@ -46,6 +55,7 @@ impl DeviceMemory {
             arena: Arena::new(base, limit, IDLE_MEMORY.min(total / 8)),
             aliases: Aliases::default(),
             peers: BTreeSet::new(),
+            awaiting: None,
             statistics,
         }
     }
@@ -78,10 +88,17 @@ impl DeviceMemory {
         self.statistics.device_memory.set(self.arena.live());
     }
 
-    /// Stalls the call if `size` more bytes would exceed the limit, counting freed memory
-    /// that work in flight still holds. A device that computes on the host keeps that
+    /// Stalls the call for a while if `size` more bytes would exceed a limit only because other
+    /// sessions still map memory that is freed. Stalls it, too, if they would exceed the limit
+    /// with freed memory that work in flight still holds. A device that computes on the host keeps that
     /// memory in host memory, where an endless kernel would hold it forever.
-    pub(crate) fn admit(&self, gpu: &mut Gpu, size: u64) -> Outcome<()> {
+    pub(crate) fn admit(&mut self, gpu: &mut Gpu, size: u64) -> Outcome<()> {
+        if self.arena.is_behind_others(size)
+            && self.awaiting.get_or_insert_with(Instant::now).elapsed() < LEAVING
+        {
+            return Err(Fault::Stall);
+        }
+        self.awaiting = None;
         if !gpu.computes_on_host() || self.arena.live().saturating_add(size) > self.arena.limit() {
             // A GPU's driver, or the limit itself, gives a better error.
             return Ok(());
@@ -255,9 +272,6 @@ impl DeviceMemory {
     }
 
     fn unmap_all(&mut self, gpu: &mut Gpu, link: &mut Link, ranges: Vec<u64>) -> Outcome<()> {
-        for fence in self.arena.take_dropped() {
-            fence.abandon(gpu);
-        }
         if !ranges.is_empty() {
             // The guest may not have received all data in this memory.
             link.own_lent();

@@ -1,9 +1,12 @@
 //! The guest's modules, their kernels and images.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use paragpu_device::{Function, FunctionId, ModuleId};
+use paragpu_protocol::codec::Bytes;
+use paragpu_protocol::jit;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     FunctionGet, GlobalGet, ImageLink, ImageQuery, ImageWrite, ManagedGet, ModuleLoad,
@@ -20,6 +23,8 @@ use crate::images::{ImageStore, Images, Stored};
 
 /// Maximum bytes of a loader's log to send.
 const MAX_LOG: usize = 64 * 1024;
+/// Maximum number of inputs of a link: more than a program has files.
+const MAX_INPUTS: usize = 4096;
 
 /// A module of the guest.
 #[derive(Debug)]
@@ -53,14 +58,35 @@ const BINARY: u64 = 2;
 /// device unpacks and compiles from it. A driver compiles PTX only if there is no
 /// machine code.
 fn weight(image: &[u8], gpu: &Gpu) -> u64 {
-    let whole = image.len() as u64;
+    (image.len() as u64).saturating_add(unpacked_weight(image, gpu))
+}
+
+/// The part of [`weight`] beside the image itself.
+fn unpacked_weight(image: &[u8], gpu: &Gpu) -> u64 {
     // An image with invalid headers is refused.
     let unpacked = paragpu_fatbin::unpacked(image, gpu.architecture()).unwrap_or_default();
     let compiles = unpacked.binary == 0 || gpu.computes_on_host();
     let text = if compiles { unpacked.text } else { 0 };
-    whole
-        .saturating_add(unpacked.binary.saturating_mul(BINARY))
-        .saturating_add(text.saturating_mul(TEXT))
+    let binary = unpacked.binary.saturating_mul(BINARY);
+    binary.saturating_add(text.saturating_mul(TEXT))
+}
+
+/// The options of a load or a link. The driver takes other options for pointers.
+fn options(bytes: Bytes<'_>) -> Outcome<Vec<(u32, u32)>> {
+    if !bytes.0.len().is_multiple_of(8) {
+        return fail(Status::INVALID_VALUE, "options are pairs");
+    }
+    let options: Vec<(u32, u32)> = pairs(bytes).collect();
+    match options
+        .iter()
+        .find(|(name, value)| !jit::accepts(*name, *value))
+    {
+        None => Ok(options),
+        Some((name, value)) => fail(
+            Status::INVALID_VALUE,
+            format!("option {name} of a load or a link, with the value {value}"),
+        ),
+    }
 }
 
 /// Truncates a log to its maximum length.
@@ -167,13 +193,13 @@ impl Modules {
         call: &ModuleLoad<'_>,
     ) -> Outcome<String> {
         self.modules.check_free(call.module.0)?;
-        if !call.options.0.len().is_multiple_of(8) {
-            return fail(Status::INVALID_VALUE, "options are pairs");
-        }
+        let options = options(call.options)?;
         let began = Instant::now();
-        let image = self.images.load(&call.hash)?;
-        let held = self.account.take(weight(&image, gpu))?;
-        let options: Vec<(u32, u32)> = pairs(call.options).collect();
+        let stored = self.images.find(&call.hash)?;
+        // Charged before it is read.
+        let mut held = self.account.take(stored.size)?;
+        let image = stored.load()?;
+        held.grow(unpacked_weight(&image, gpu))?;
         let read = began.elapsed();
         let (id, mut log) = gpu.module_load(&Arc::clone(&image).into(), &options)?;
         let loaded = began.elapsed();
@@ -195,6 +221,29 @@ impl Modules {
         Ok(log)
     }
 
+    /// Reads the images of a link's inputs, each image once, and charges for them before that.
+    fn inputs(&self, inputs: &[LinkInput<'_>], gpu: &Gpu) -> Outcome<(Vec<Arc<Vec<u8>>>, Charge)> {
+        let mut held = self.account.take(0)?;
+        let mut read = BTreeMap::new();
+        let images = inputs.iter().map(|input| {
+            let image = match read.get(&input.hash) {
+                Some(image) => Arc::clone(image),
+                None => {
+                    let stored = self.images.find(&input.hash)?;
+                    held.grow(stored.size)?;
+                    let image = stored.load()?;
+                    read.insert(input.hash, Arc::clone(&image));
+                    image
+                }
+            };
+            // The linker copies and unpacks each input.
+            held.grow(weight(&image, gpu))?;
+            Ok(image)
+        });
+        let images = images.collect::<Outcome<_>>()?;
+        Ok((images, held))
+    }
+
     /// Links images. Returns the result's hash and bytes, and the linker's log.
     pub(crate) fn link(
         &mut self,
@@ -204,16 +253,18 @@ impl Modules {
         let Ok(inputs) = LinkInput::all(call.inputs) else {
             return fail(Status::INVALID_VALUE, "the inputs of a link");
         };
-        let images = inputs.iter().map(|input| self.images.load(&input.hash));
-        let images: Vec<Arc<Vec<u8>>> = images.collect::<Outcome<_>>()?;
-        let weights = images.iter().map(|image| weight(image, gpu));
-        let _held = self.account.take(weights.fold(0, u64::saturating_add))?;
-        let options = inputs.iter().map(|input| pairs(input.options).collect());
-        let options: Vec<Vec<(u32, u32)>> = options.collect();
+        if inputs.len() > MAX_INPUTS {
+            let why = format!("a link of more than {MAX_INPUTS} inputs");
+            return fail(Status::INVALID_VALUE, why);
+        }
+        let of_link = options(call.options)?;
+        let of_inputs = inputs.iter().map(|input| options(input.options));
+        let of_inputs: Vec<Vec<(u32, u32)>> = of_inputs.collect::<Outcome<_>>()?;
+        let (images, _held) = self.inputs(&inputs, gpu)?;
         let parts: Vec<paragpu_device::LinkInput<'_>> = inputs
             .iter()
             .zip(&images)
-            .zip(&options)
+            .zip(&of_inputs)
             .map(|((input, image), options)| paragpu_device::LinkInput {
                 kind: input.kind,
                 name: input.name.0,
@@ -221,7 +272,6 @@ impl Modules {
                 image,
             })
             .collect();
-        let of_link: Vec<(u32, u32)> = pairs(call.options).collect();
         let (image, mut log) = gpu.image_link(&parts, &of_link)?;
         let hash = *blake3::hash(&image).as_bytes();
         let size = image.len() as u64;

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use paragpu_control::exchange::{Ask, Offer, Token};
+use paragpu_protocol::layout::Regions;
 
+use super::gpu::Gpu;
 use crate::exchange::Exchange;
 
 /// Why memory is not offered.
@@ -32,6 +34,12 @@ pub(crate) struct ImportedMapping {
     pub(crate) size: u64,
     /// Its token.
     pub(crate) token: Token,
+}
+
+/// Whether memory of another session that is mapped at `place` stays charged to that session: it
+/// is in the arena of another device.
+fn is_borrowed(gpu: &Gpu, [address, size]: [u64; 2]) -> bool {
+    !Regions::holds(gpu.regions().arena, address, size)
 }
 
 impl Sharing {
@@ -72,8 +80,39 @@ impl Sharing {
 
     /// The offer of another session of the VM with this token.
     pub(crate) fn find(&self, token: Token) -> Option<(Offer, OwnedFd)> {
-        let answer = self.exchange.query(Ask::Take(token), &[])?;
+        self.query(Ask::Take(token))
+    }
+
+    /// The same, to be mapped at `place`: address and bytes.
+    /// [`give_back`](Self::give_back) follows once it is not, or no longer.
+    pub(crate) fn find_for(
+        &self,
+        gpu: &Gpu,
+        place: [u64; 2],
+        token: Token,
+    ) -> Option<(Offer, OwnedFd)> {
+        match is_borrowed(gpu, place) {
+            true => self.query(Ask::Borrow(token)),
+            false => self.find(token),
+        }
+    }
+
+    fn query(&self, ask: Ask) -> Option<(Offer, OwnedFd)> {
+        let answer = self.exchange.query(ask, &[])?;
         Some((answer.offer?, answer.memory?))
+    }
+
+    /// Reports that memory is not mapped at `place`, if it was to be mapped there for its owner's
+    /// account, and is at no other such place.
+    pub(crate) fn give_back(&self, gpu: &Gpu, place: [u64; 2], token: Token) {
+        let mut others = self.taken.iter();
+        let is_elsewhere = |(at, taken): (&u64, &ImportedMapping)| {
+            taken.token == token && is_borrowed(gpu, [*at, taken.size])
+        };
+        if is_borrowed(gpu, place) && !others.any(is_elsewhere) {
+            // If the daemon is gone, nothing is charged.
+            let _ = self.exchange.query(Ask::Return(token), &[]);
+        }
     }
 
     /// Records that a mapping is offered.
@@ -97,9 +136,9 @@ impl Sharing {
         self.taken.insert(base, taken);
     }
 
-    /// Records that it is unmapped. Returns false if it was not mapped.
-    pub(crate) fn leave(&mut self, base: u64) -> bool {
-        self.taken.remove(&base).is_some()
+    /// Records that it is unmapped, and returns it. `None` if it was not mapped.
+    pub(crate) fn leave(&mut self, base: u64) -> Option<ImportedMapping> {
+        self.taken.remove(&base)
     }
 
     /// The reason why the session cannot move alone, if any.

@@ -7,7 +7,8 @@ use paragpu_protocol::handle::{GreenHandle, StreamHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{StreamCreate, StreamDestroy, StreamSetAttribute};
 
-use super::gpu::{Fence, Gpu};
+use super::fences::Fence;
+use super::gpu::Gpu;
 use super::host_account::Charge;
 use super::host_function::HostFunctions;
 use super::queue::{Blocker, Blockers, Queue};
@@ -58,6 +59,8 @@ struct Stream {
     green: GreenHandle,
     /// It received work since it was last seen idle.
     busy: bool,
+    /// It received work since its last mark of a fence.
+    unfenced: bool,
     queue: Queue,
     /// Advances when the stream receives work while a call waits for it.
     period: u64,
@@ -73,6 +76,7 @@ impl Stream {
             id,
             green,
             busy: false,
+            unfenced: false,
             queue: Queue::default(),
             period: 0,
             waits: 0,
@@ -119,6 +123,8 @@ pub(crate) struct Streams {
 #[derive(Debug)]
 struct Dying {
     id: StreamId,
+    /// As in [`Stream`].
+    unfenced: bool,
     /// Work items that it had.
     queued: u64,
 }
@@ -176,6 +182,7 @@ impl Streams {
         let admitted = stream.queue.admit(gpu, stream.id, pieces)?;
         let (id, after) = (stream.id, stream.queue.len());
         stream.busy |= admitted;
+        stream.unfenced |= admitted;
         self.queued = self.queued - before + after;
         if !admitted {
             return Err(Fault::Stall);
@@ -233,24 +240,49 @@ impl Streams {
     /// A fence behind all work submitted so far.
     pub(crate) fn fence(&mut self, gpu: &mut Gpu) -> Outcome<Fence> {
         self.destroy_dying(gpu)?;
-        let mut fence = Fence::default();
-        let streams = self.table.values_mut();
-        for stream in std::iter::once(&mut self.legacy).chain(streams) {
-            if stream.busy {
-                if gpu.stream_query(stream.id)? {
-                    stream.busy = false;
-                } else {
-                    fence.add(gpu.mark(stream.id)?, stream.id);
-                }
-            }
-        }
-        for stream in &self.dying {
-            fence.add(gpu.mark(stream.id)?, stream.id);
-        }
+        let mut marks = Vec::new();
+        let marked = self.mark_unfenced(gpu, &mut marks);
+        // Even after an error, later fences include these marks.
+        let fence = gpu.fence(marks)?;
+        marked?;
         if self.room > OWN_WORK {
             self.sweep(gpu)?;
         }
         Ok(fence)
+    }
+
+    /// Marks the streams with work that no fence includes.
+    fn mark_unfenced(&mut self, gpu: &mut Gpu, marks: &mut Vec<(EventId, StreamId)>) -> Result<()> {
+        let streams = self.table.values_mut();
+        for stream in std::iter::once(&mut self.legacy).chain(streams) {
+            if stream.busy && stream.unfenced {
+                if gpu.stream_query(stream.id)? {
+                    stream.busy = false;
+                } else {
+                    marks.push((gpu.mark(stream.id)?, stream.id));
+                }
+                stream.unfenced = false;
+            }
+        }
+        for stream in &mut self.dying {
+            if stream.unfenced {
+                marks.push((gpu.mark(stream.id)?, stream.id));
+                stream.unfenced = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that a copy, which was admitted before, submitted its next part to a stream.
+    pub(crate) fn received(&mut self, id: StreamId) {
+        let streams = self.table.values_mut();
+        let mut streams = std::iter::once(&mut self.legacy).chain(streams);
+        if let Some(stream) = streams.find(|stream| stream.id == id) {
+            stream.busy = true;
+            stream.unfenced = true;
+        } else if let Some(stream) = self.dying.iter_mut().find(|stream| stream.id == id) {
+            stream.unfenced = true;
+        }
     }
 
     /// Whether all work submitted so far is complete.
@@ -269,7 +301,7 @@ impl Streams {
     /// Destroys dying streams whose work is complete.
     fn destroy_dying(&mut self, gpu: &mut Gpu) -> Outcome<()> {
         let mut index = 0;
-        while let Some(&Dying { id, queued }) = self.dying.get(index) {
+        while let Some(&Dying { id, queued, .. }) = self.dying.get(index) {
             if gpu.stream_query(id)? {
                 self.dying.swap_remove(index);
                 self.queued -= queued;
@@ -333,7 +365,11 @@ impl Streams {
         }
         if stream.busy && !gpu.stream_query(stream.id)? {
             let id = stream.id;
-            self.dying.push(Dying { id, queued });
+            self.dying.push(Dying {
+                id,
+                unfenced: stream.unfenced,
+                queued,
+            });
             if self.dying.len() > SWEEP_THRESHOLD {
                 self.destroy_dying(gpu)?;
             }

@@ -83,7 +83,7 @@ pub fn pair() -> (Connection, Connection) {
 fn rings() -> (Connection, Connection) {
     let (host, guest) = UnixStream::pair().unwrap();
     let options = shm::Options::default();
-    let (host, ends) = shm::create(64 << 20, 1 << 20, host.into(), options).unwrap();
+    let (host, ends, _) = shm::create(64 << 20, 1 << 20, host.into(), options).unwrap();
     (host, shm::attach(ends, guest.into(), options).unwrap())
 }
 

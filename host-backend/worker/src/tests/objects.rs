@@ -1,6 +1,6 @@
 //! Objects: created, used, destroyed; invalid handles.
 
-use paragpu_protocol::codec::{Bytes, Field as _, Text};
+use paragpu_protocol::codec::{Bytes, Field as _, Text, encode_all};
 use paragpu_protocol::handle::{
     ArrayHandle, EventHandle, FunctionHandle, ModuleHandle, StreamHandle, SurfaceHandle,
     TextureHandle,
@@ -10,7 +10,7 @@ use paragpu_protocol::table::*;
 use paragpu_protocol::types::{
     ArrayShape, DeviceSnapshot, FunctionInfo, FunctionNames, GlobalInfo, LevelsLayers,
     LinearResource, LinkInput, LinkedImage, ResourceView, Sampling, TextureResource, TextureSpec,
-    pairs,
+    encode_pairs, pairs,
 };
 
 use super::{MODULE, elapsed, kernel, launch, load_module};
@@ -297,6 +297,14 @@ fn links() {
     guest.fails(&read([3; 32], 0), Status::NOT_FOUND);
     let unknown = list([3; 32]);
     guest.fails(&link(&unknown), Status::NOT_FOUND);
+    let short = LinkInput {
+        kind: 1,
+        name: Text(""),
+        options: Bytes(&[]),
+        hash,
+    };
+    let many = encode_all(&short).repeat(4097);
+    guest.fails(&link(&many), Status::INVALID_VALUE);
     let cut = inputs.get(..inputs.len() - 1).unwrap();
     guest.fails(&link(cut), Status::INVALID_VALUE);
     let linked = ModuleLoad {
@@ -305,6 +313,59 @@ fn links() {
         options: Bytes(&[]),
     };
     guest.call(&linked).unwrap();
+    guest.goodbye();
+}
+
+#[test]
+fn options_that_are_not_numbers_do_not_reach_the_driver() {
+    let mut guest = Guest::new();
+    load_module(&mut guest);
+    let hash = *blake3::hash(b"an image").as_bytes();
+    let loads = guest.device.count("module_load");
+    // A buffer and its size, the names and addresses of symbols, a value out of range.
+    for (name, value) in [
+        (5, 0x1000),
+        (6, 0x7fff_ffff),
+        (17, 8),
+        (18, 8),
+        (25, 8),
+        (7, 5),
+    ] {
+        let options = encode_pairs([(0, 32), (name, value)]);
+        let options = Bytes(&options);
+        let load = ModuleLoad {
+            module: ModuleHandle(40),
+            hash,
+            options,
+        };
+        guest.fails(&load, Status::INVALID_VALUE);
+        let input = |options| {
+            let input = LinkInput {
+                kind: 1,
+                name: Text("one"),
+                options,
+                hash,
+            };
+            encode_all(&input)
+        };
+        for (options, inputs) in [
+            (options, input(Bytes(&[]))),
+            (Bytes(&[]), input(options)),
+            (Bytes(&[0; 7]), input(Bytes(&[]))),
+        ] {
+            let inputs = Bytes(&inputs);
+            guest.fails(&ImageLink { options, inputs }, Status::INVALID_VALUE);
+        }
+    }
+    assert_eq!(guest.device.count("module_load"), loads);
+    assert_eq!(guest.device.count("image_link"), 0);
+    let options = encode_pairs([(0, 32), (7, 4)]);
+    let load = ModuleLoad {
+        module: ModuleHandle(40),
+        hash,
+        options: Bytes(&options),
+    };
+    guest.call(&load).unwrap();
     guest.goodbye();
 }
 

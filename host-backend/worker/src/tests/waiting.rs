@@ -605,6 +605,80 @@ fn writes_to_shadows_do_not_overtake_each_other() {
     guest.goodbye();
 }
 
+/// Makes a thread wait for the whole context, which takes a fence.
+fn wait_for_context(guest: &mut Guest, slot: u16) {
+    guest.send(slot, &ContextSynchronize {});
+    guest.call(&Ping { value: 0 }).unwrap();
+}
+
+#[test]
+fn many_fences_share_the_marks_of_many_streams() {
+    let mut guest = Guest::new();
+    let streams = (0..40).map(|number| StreamHandle(16 + number));
+    let streams: Vec<StreamHandle> = streams.collect();
+    let base = guest.regions.arena;
+    let map = MemMap {
+        address: DeviceAddress(base),
+        size: CHUNK,
+    };
+    guest.call(&map).unwrap();
+    for (id, stream) in (1..).zip(&streams) {
+        let create = StreamCreate {
+            stream: *stream,
+            flags: 1,
+            priority: 0,
+        };
+        guest.call(&create).unwrap();
+        guest.device.hold(id, true);
+        set(&guest, base, *stream);
+    }
+    for slot in 1..=50 {
+        wait_for_context(&mut guest, slot);
+    }
+    assert_eq!(guest.device.count("event_create"), 40);
+    // One more for the one stream with new work, destroyed or not.
+    set(&guest, base, streams[3]);
+    wait_for_context(&mut guest, 51);
+    set(&guest, base, streams[7]);
+    guest.post(&StreamDestroy { stream: streams[7] });
+    wait_for_context(&mut guest, 52);
+    wait_for_context(&mut guest, 53);
+    assert_eq!(guest.device.count("event_create"), 42);
+    for id in (1..=40).rev() {
+        assert!(guest.aside.is_empty(), "a fence passed too early");
+        guest.device.hold(id, false);
+        if id > 1 {
+            guest.call(&Ping { value: 0 }).unwrap();
+        }
+    }
+    for slot in 1..=53 {
+        guest.reply(slot).unwrap();
+    }
+    guest.goodbye();
+}
+
+#[test]
+fn complete_marks_do_not_gather_behind_an_endless_kernel() {
+    let mut guest = guest();
+    let [(endless, endless_id), (short, short_id)] = STREAMS;
+    guest.device.hold(endless_id, true);
+    set(&guest, guest.regions.arena, endless);
+    for slot in 1..=300 {
+        guest.device.hold(short_id, true);
+        set(&guest, guest.regions.arena, short);
+        wait_for_context(&mut guest, slot);
+        guest.device.hold(short_id, false);
+        guest.call(&StreamSynchronize { stream: short }).unwrap();
+    }
+    let created = guest.device.count("event_create");
+    assert!(created < 100, "{created} marks for two streams");
+    guest.device.hold(endless_id, false);
+    for slot in 1..=300 {
+        guest.reply(slot).unwrap();
+    }
+    guest.goodbye();
+}
+
 #[test]
 fn many_copies_out_share_staging_memory() {
     let mut guest = guest();

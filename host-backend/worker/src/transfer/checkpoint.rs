@@ -244,7 +244,8 @@ impl Session {
     pub(crate) fn head(&self) -> Vec<u8> {
         let pinned = self.host.pinned_without_window();
         let identity = self.transfer.identity();
-        identity.encode(self.memory.arena().live(), pinned)
+        let expires = self.transfer.orders().expiry();
+        identity.encode(self.memory.arena().live(), pinned, expires)
     }
 
     /// Adopts the identity of the session that arrives.

@@ -455,7 +455,7 @@ fn attach(
             stream::take_over(next()?, stream::Options::default(), unfinished, secured)
         }
         Transport::Shm => {
-            let ends = shm::GuestEnds {
+            let ends = shm::HostEnds {
                 memory: next()?,
                 host_bell: next()?,
                 guest_bell: next()?,

@@ -55,7 +55,8 @@ impl Identity {
         })
     }
 
-    pub(crate) fn encode(&self, device_memory: u64, pinned: Pinned) -> Vec<u8> {
+    /// The head record of the session, whose guest's certificate expires at `expires`.
+    pub(crate) fn encode(&self, device_memory: u64, pinned: Pinned, expires: u64) -> Vec<u8> {
         encode_all(&Head {
             ordinal: self.ordinal,
             token: self.token,
@@ -65,6 +66,7 @@ impl Identity {
             device: Text(&self.device),
             device_memory,
             pinned: pinned as u8,
+            expires,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use paragpu_communicator::Wake;
@@ -66,6 +66,8 @@ pub struct Orders {
     order: Mutex<Option<Order>>,
     /// The daemon answered [`Report::Resumes`].
     resumed: AtomicBool,
+    /// When the guest's certificate expires, as of the last order.
+    expires: AtomicU64,
     wake: Mutex<Option<Arc<dyn Wake>>>,
     report: Box<dyn Fn(Report) + Send + Sync>,
 }
@@ -83,6 +85,7 @@ impl Orders {
             waiting: AtomicBool::new(false),
             order: Mutex::new(None),
             resumed: AtomicBool::new(false),
+            expires: AtomicU64::new(0),
             wake: Mutex::new(None),
             report: Box::new(report),
         }
@@ -126,6 +129,17 @@ impl Orders {
     /// Takes that answer.
     pub(crate) fn take_resumed(&self) -> bool {
         self.resumed.swap(false, Ordering::Acquire)
+    }
+
+    /// Notes when the guest's certificate expires, in seconds since 1970; 0 if it showed
+    /// none. Set before the order that carries it on.
+    pub(crate) fn set_expiry(&self, expires: u64) {
+        self.expires.store(expires, Ordering::Release);
+    }
+
+    /// When the guest's certificate expires.
+    pub(crate) fn expiry(&self) -> u64 {
+        self.expires.load(Ordering::Acquire)
     }
 
     /// Sets how to interrupt the session's wait for calls.

@@ -215,7 +215,7 @@ fn refusal(hostile: impl FnOnce(&UnixStream, &mut Writer<UnixStream>) + Send) ->
     let head = session
         .transfer
         .identity()
-        .encode(0, session.host.pinned_without_window());
+        .encode(0, session.host.pinned_without_window(), 0);
     std::thread::scope(|scope| {
         let source = scope.spawn(move || {
             let deadline = Some(Instant::now() + Duration::from_secs(20));

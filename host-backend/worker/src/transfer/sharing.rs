@@ -188,8 +188,8 @@ impl Sharing {
         deadline: Instant,
     ) -> Result<bool, StateError> {
         loop {
-            if let Some((offer, offered)) = self.find(part.token) {
-                let place = [part.address, part.size];
+            let place = [part.address, part.size];
+            if let Some((offer, offered)) = self.find_for(gpu, place, part.token) {
                 let taken = self.take_offered(gpu, memory, link, place, &offer, offered);
                 return refused(taken).map(|()| true);
             }

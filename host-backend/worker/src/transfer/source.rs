@@ -208,6 +208,7 @@ impl Source {
             communicator: Text(session.replies.link.communicator()),
             follows: Text(&follows),
             wanted,
+            expires: session.transfer.orders().expiry(),
         });
         let deadline = Some(Instant::now() + SILENCE);
         handshake::send_frame(&socket, ARRIVE, 0, 0, &arrive, deadline).map_err(carried)?;
