@@ -140,6 +140,26 @@ impl Samples {
     }
 }
 
+/// What was copied to the destination.
+#[derive(Debug, Default)]
+pub(crate) struct Copied {
+    pub(crate) bytes: u64,
+    /// The destination keeps memory that it unmaps, so what the program has freed and mapped again
+    /// may have the bytes of its last copy there.
+    chunks: HashSet<Chunk>,
+    /// Parts of these are copied again.
+    again: bool,
+}
+
+impl Copied {
+    /// Notes that a chunk is copied. Returns whether it must be sent even if it is zero.
+    pub(crate) fn note(&mut self, chunk: &Chunk) -> bool {
+        self.bytes += chunk.size();
+        let is_first = self.chunks.insert(*chunk);
+        !is_first || self.again || chunk.is_variable()
+    }
+}
+
 /// The contents that the destination holds.
 #[derive(Debug)]
 pub(crate) struct PreCopy {
@@ -159,8 +179,7 @@ pub(crate) struct PreCopy {
     owners: Owners,
     /// Bytes of all contents.
     pub(crate) all: u64,
-    /// Bytes copied.
-    pub(crate) copied: u64,
+    pub(crate) copied: Copied,
     /// Bytes of `held`.
     held_bytes: u64,
     /// Bytes that had been copied when the waste was last measured.
@@ -254,7 +273,7 @@ impl PreCopy {
             held: HashSet::new(),
             owners: sent,
             all,
-            copied: 0,
+            copied: Copied::default(),
             held_bytes: 0,
             looked: 0,
             round: 1,
@@ -299,11 +318,6 @@ impl PreCopy {
     /// Whether no copy is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.mover.is_idle()
-    }
-
-    /// Whether zeros must be sent as well.
-    pub(crate) fn sends_zeros(&self) -> bool {
-        self.round > 1
     }
 
     /// Starts reads of memory to copy, as long as there is room.
@@ -371,6 +385,7 @@ impl PreCopy {
             return Ok(true);
         }
         self.round += 1;
+        self.copied.again = true;
         self.round_bytes = left;
         self.queue = again.into_iter().map(Todo::Again).collect();
         self.queue.extend(self.hot.drain(..).map(Todo::First));
@@ -383,16 +398,16 @@ impl PreCopy {
             if self.samples.are_changed() {
                 self.give_up();
             } else if !self.queue.is_empty() {
-                for chunk in self.samples.due(self.copied, self.all) {
+                for chunk in self.samples.due(self.copied.bytes, self.all) {
                     self.queue.push_front(Todo::Again(chunk));
                 }
             }
             return Ok(());
         }
-        if self.copied < self.looked + self.all / LOOK {
+        if self.copied.bytes < self.looked + self.all / LOOK {
             return Ok(());
         }
-        self.looked = self.copied;
+        self.looked = self.copied.bytes;
         let stale = bytes(&self.stale(session)?);
         if self.is_wasteful(stale) {
             self.give_up();
@@ -402,7 +417,7 @@ impl PreCopy {
 
     fn is_wasteful(&self, stale: u64) -> bool {
         let of_use = self.held_bytes.saturating_sub(stale);
-        self.copied.saturating_sub(of_use) > self.all / MAX_WASTE
+        self.copied.bytes.saturating_sub(of_use) > self.all / MAX_WASTE
     }
 
     /// The dirty part of the destination's contents.
@@ -431,7 +446,10 @@ impl PreCopy {
                 // The destination may have other contents there.
                 rest.send.push(*chunk);
             } else if !self.held.contains(chunk) {
-                rest.fresh.push(*chunk);
+                match self.copied.chunks.contains(chunk) {
+                    true => rest.send.push(*chunk),
+                    false => rest.fresh.push(*chunk),
+                }
             } else if self.watched && chunk.address().is_some() {
                 rest.send.extend(written(session, chunk, false)?);
             } else {

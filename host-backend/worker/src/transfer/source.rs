@@ -391,7 +391,6 @@ impl Source {
         }
         stage.retry();
         precopy.read(session)?;
-        let zeros = precopy.sends_zeros();
         let began = Instant::now();
         while !stage.holds()
             && began.elapsed() < SLICE
@@ -402,8 +401,7 @@ impl Source {
                 if precopy.samples.look(chunk, bytes) {
                     continue;
                 }
-                precopy.copied += chunk.size();
-                if zeros || chunk.is_variable() || bytes.iter().any(|byte| *byte != 0) {
+                if precopy.copied.note(chunk) || bytes.iter().any(|byte| *byte != 0) {
                     chunk.put(bytes, &mut payload);
                 }
             }
@@ -415,7 +413,7 @@ impl Source {
         }
         session.transfer.orders().report(Report::Progress(Progress {
             phase: Phase::Running,
-            done: precopy.copied.min(precopy.all),
+            done: precopy.copied.bytes.min(precopy.all),
             all: precopy.all,
         }));
         Ok(precopy.is_idle() && !stage.holds() && precopy.is_over(session)?)

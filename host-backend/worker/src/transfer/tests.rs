@@ -446,6 +446,40 @@ impl Copy {
     }
 }
 
+/// Copies while the program does `meanwhile`.
+fn copy_before(
+    source: &mut Program,
+    precopy: &mut PreCopy,
+    copy: &mut Copy,
+    meanwhile: &[Vec<Step>],
+) {
+    let mut meanwhile = meanwhile.iter();
+    loop {
+        precopy.read(&mut source.session).unwrap();
+        let steps = meanwhile.next();
+        steps
+            .into_iter()
+            .flatten()
+            .for_each(|step| source.step(step));
+        while let Some(batch) = precopy
+            .mover
+            .finish_read(&mut source.session, true)
+            .unwrap()
+        {
+            for (chunk, bytes) in batch.each() {
+                if !precopy.samples.look(chunk, bytes) {
+                    let zeros = precopy.copied.note(chunk);
+                    copy.take(chunk, bytes, zeros);
+                }
+            }
+        }
+        precopy.stop_if_wasteful(&mut source.session).unwrap();
+        if precopy.is_idle() && precopy.is_over(&mut source.session).unwrap() {
+            break;
+        }
+    }
+}
+
 fn created(session: &Session) -> std::collections::BTreeMap<Name, Recorded> {
     let all = live(session).into_iter().filter(|(_, creates, _)| *creates);
     all.map(|(name, _, call)| (name, call)).collect()
@@ -480,6 +514,7 @@ proptest! {
     fn precopy_and_the_rest_are_complete(
         before in steps(),
         meanwhile in proptest::collection::vec(steps(), 0..4),
+        renewals in proptest::collection::vec(steps(), 0..4),
         after in steps(),
         watched in any::<bool>(),
     ) {
@@ -493,25 +528,15 @@ proptest! {
         let chunks = source.session.chunks(false).unwrap();
         let sent = owners(&source.session);
         let mut precopy = PreCopy::new(&mut source.session, sent, chunks, watched).unwrap();
-        let mut meanwhile = meanwhile.into_iter();
-        loop {
-            precopy.read(&mut source.session).unwrap();
-            for step in meanwhile.next().into_iter().flatten() {
-                source.step(&step);
-            }
-            let zeros = precopy.sends_zeros();
-            while let Some(batch) = precopy.mover.finish_read(&mut source.session, true).unwrap() {
-                for (chunk, bytes) in batch.each() {
-                    if !precopy.samples.look(chunk, bytes) {
-                        precopy.copied += chunk.size();
-                        copy.take(chunk, bytes, zeros);
-                    }
-                }
-            }
-            precopy.stop_if_wasteful(&mut source.session).unwrap();
-            if precopy.is_idle() && precopy.is_over(&mut source.session).unwrap() {
-                break;
-            }
+        copy_before(&mut source, &mut precopy, &mut copy, &meanwhile);
+        for steps in &renewals {
+            // Between the two, the program may free what is sent, and map it again later.
+            let sent = owners(&source.session);
+            copy.follow(&mut source.session);
+            steps.iter().for_each(|step| source.step(step));
+            let chunks = source.session.chunks(false).unwrap();
+            precopy.renew(&source.session, sent, chunks);
+            copy_before(&mut source, &mut precopy, &mut copy, &[]);
         }
         after.iter().for_each(|step| source.step(step));
         settle(&mut source.session);
@@ -705,7 +730,7 @@ fn copied_ahead(percent: u64) -> f64 {
         if let Some(batch) = precopy.mover.finish_read(&mut session, true).unwrap() {
             for (chunk, bytes) in batch.each() {
                 if !precopy.samples.look(chunk, bytes) {
-                    precopy.copied += chunk.size();
+                    precopy.copied.note(chunk);
                 }
             }
             rewrite(&mut session);
@@ -715,7 +740,7 @@ fn copied_ahead(percent: u64) -> f64 {
             break;
         }
     }
-    let copied = precopy.copied as f64 / precopy.all as f64;
+    let copied = precopy.copied.bytes as f64 / precopy.all as f64;
     precopy.mover.release(&mut session);
     copied
 }
