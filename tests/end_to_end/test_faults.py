@@ -214,6 +214,13 @@ class Faults(unittest.TestCase):
         run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
         self.assertEqual((run.returncode, run.stderr), (0, ""), run.stdout)
 
+    def test_the_redirector_alone_finds_the_libraries(self):
+        path = os.path.join(harness.PROGRAMS, "vectorAdd-static")
+        environment = self.daemon.guest_environment("unix")
+        del environment["LD_LIBRARY_PATH"]
+        run = subprocess.run([path], env=environment, capture_output=True, text=True, timeout=60)
+        self.assertEqual((run.returncode, run.stderr), (0, ""), run.stdout)
+
     def test_doctor_tells_what_a_program_carries(self):
         def doctor(*paths):
             command = [harness.binary("paragpu"), "doctor", "-o", "json", *paths]
@@ -251,6 +258,19 @@ class Faults(unittest.TestCase):
                 guest.kill()
                 finish(guest)
             eventually(lambda: all(not self.orphan(daemon, pid) for pid in workers(daemon)), "no orphan is left")
+
+    def test_a_daemon_that_does_not_answer_is_said(self):
+        with harness.Daemon() as daemon:
+            daemon.process.send_signal(signal.SIGSTOP)
+            try:
+                for order in (("list",), ("doctor", "--side", "host")):
+                    with self.subTest(order):
+                        command = [harness.binary("paragpu"), "--control", daemon.control, *order]
+                        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+                        self.assertEqual(done.returncode, 1, done.stdout)
+                        self.assertIn(f"paragpud ({daemon.control}) does not answer", done.stdout + done.stderr)
+            finally:
+                daemon.process.send_signal(signal.SIGCONT)
 
     def orphan(self, daemon, pid):
         """A worker whose daemon is not the present one."""

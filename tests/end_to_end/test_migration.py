@@ -487,6 +487,30 @@ class Checkpoint(unittest.TestCase):
         goes_on_meanwhile(self, guest, self.daemon, order)
         self.assertEqual(os.listdir(self.folder), ["session.paragpu"])
 
+    def test_a_program_waits_while_restores_fail(self):
+        guest = self.guest("unix", "steps")
+        rounds(guest, 2)
+        code, _, errors = ask(self.daemon, "checkpoint", only_session(self.daemon), self.folder, "--end")
+        self.assertEqual(code, 0, errors)
+        eventually(lambda: self.daemon.sessions() == [], "the session was checkpointed and ended")
+        state = os.path.join(self.folder, "session.paragpu")
+        with open(state, "rb") as file:
+            good = file.read()
+        middle = len(good) // 2
+        # The program reconnects during one of them at the latest.
+        for _ in range(5):
+            with open(state, "wb") as file:
+                file.write(good[:middle] + bytes([good[middle] ^ 0x40]) + good[middle + 1 :])
+            code, _, errors = ask(self.daemon, "restore", self.folder)
+            self.assertNotEqual(code, 0)
+            self.assertNotIn("is the one that", errors)
+            eventually(lambda: self.daemon.sessions() == [], "nothing is left of it")
+        with open(state, "wb") as file:
+            file.write(good)
+        code, _, errors = ask(self.daemon, "restore", self.folder)
+        self.assertEqual(code, 0, errors + self.daemon.log())
+        rounds(guest, 10)
+
     def test_a_damaged_or_foreign_state_is_refused(self):
         guest = self.guest("unix", "steps")
         rounds(guest, 1)

@@ -374,6 +374,19 @@ class OneHost(Sessions):
         eventually(lambda: two.sessions()[0]["calls"] > 60, "the program continues at the destination")
         self.assertIn("redirected", one.log())
 
+    def test_a_control_socket_is_refused_as_a_destination(self):
+        one, two = self.daemon(harness.Daemon), self.daemon(harness.Daemon)
+        guest = self.guest(one, "unix", "steps")
+        rounds(guest, 1)
+        to = f"unix://{two.control}"
+        code, output, errors = move(one, to)
+        self.assertEqual(code, 1)
+        self.one_sentence(errors, to, "for guests")
+        # As for programs.
+        self.assertEqual(output["answer"], "error")
+        self.assertIn(to, output["error"])
+        rounds(guest, 1)
+
     def test_a_gpu_is_drained(self):
         one = self.daemon(harness.Daemon, "--set=software.devices=2", "--set=pool.warm=2")
         guests = [self.guest(one, communicator, "steps") for communicator in ("shm", "unix", "tcp")]
@@ -398,6 +411,23 @@ class OneHost(Sessions):
             code, _, errors = migrate(one, "--session", number, *arguments)
             self.assertNotEqual(code, 0)
             self.one_sentence(errors, word)
+
+    def test_with_the_window_of_an_earlier_connection_it_moves_to_other_daemons_only(self):
+        one = self.daemon(harness.Daemon, "--set=software.devices=2", "--set=pool.warm=2")
+        two = self.daemon(harness.Daemon)
+        guest = self.guest(one, "shm", "steps")
+        rounds(guest, 1)
+        number = only_session(one)
+        code, _, errors = migrate(one, "--session", number, "--communicator", "tcp")
+        self.assertEqual(code, 0, errors)
+        rounds(guest, 2)
+        code, _, errors = migrate(one, "--session", number, "--to-gpu", "1")
+        self.assertEqual(code, 1)
+        self.one_sentence(errors, "window", "another daemon")
+        rounds(guest, 2)
+        code, _, errors = move(one, f"unix://{two.socket}")
+        self.assertEqual(code, 0, errors + one.log() + two.log())
+        rounds(guest, 2)
 
     def test_one_device_of_a_program_moves_alone(self):
         one = self.daemon(harness.Daemon, "--set=software.devices=2")
@@ -514,6 +544,9 @@ class OneHost(Sessions):
             # Its program has ended, but the checkpoint is complete.
             code, _, errors = ask(one, "restore", kept)
             self.assertEqual(code, 0, errors)
+            code, _, errors = ask(one, "restore", states)
+            self.assertNotEqual(code, 0)
+            self.one_sentence(errors, f"the checkpoint in {states} cannot be read")
 
     def test_a_session_is_written_on_though_its_daemon_died(self):
         one = self.daemon(harness.Daemon)

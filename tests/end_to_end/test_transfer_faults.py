@@ -60,6 +60,12 @@ FAULTS = ("link", "source worker", "destination worker", "source daemon", "desti
 ORDER = list(STEPS)
 
 
+def close_all(descriptors):
+    """Closes what was received."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 class Between:
     """Between a source and a daemon: passes records and descriptors on one by
     one, and calls `fault` while it holds the one of `step`."""
@@ -100,6 +106,7 @@ class Between:
                     if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                         descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
                 if not more:
+                    close_all(descriptors)
                     raise EOFError
                 data += more
             return data
@@ -127,11 +134,13 @@ class Between:
                 if (who, kind, number) == self.step:
                     self.met = True
                     passes = self.fault()
-                if passes:
-                    sent = socket.send_fds(sink, [data], descriptors) if descriptors else 0
-                    sink.sendall(data[sent:])
-                for descriptor in descriptors:
-                    os.close(descriptor)
+                try:
+                    if passes:
+                        sent = socket.send_fds(sink, [data], descriptors) if descriptors else 0
+                        sink.sendall(data[sent:])
+                finally:
+                    # Whoever is at the other end of one waits for its last holder.
+                    close_all(descriptors)
                 if not passes:
                     break
         except (OSError, EOFError):

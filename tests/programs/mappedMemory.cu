@@ -3,7 +3,7 @@
 // Memory from cudaHostAlloc (mapped, portable, write-combined), from
 // cudaMallocHost, and the program's own memory after cudaHostRegister. The host sees
 // a kernel's writes after synchronization, the next kernel sees the host's writes,
-// and no copy is called in between.
+// and no copy is called in between. Both may write adjacent bytes at the same time.
 
 #include "common/check.h"
 
@@ -22,6 +22,13 @@ __global__ void count_up(unsigned *counters, unsigned count) {
     unsigned at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at < count) {
         atomicAdd(&counters[at % 16], at);
+    }
+}
+
+// Every second byte.
+__global__ void mark(unsigned char *bytes, unsigned char value, unsigned count) {
+    if (threadIdx.x < count) {
+        bytes[2 * threadIdx.x] = value;
     }
 }
 
@@ -78,6 +85,29 @@ static void run_atomics(Program &program, unsigned *counters) {
     program.expect_equal("the counters in host memory", counters, want, 16);
 }
 
+// The program writes the bytes between those of a kernel that it has not waited for.
+static void run_neighbours(Program &program, unsigned char *bytes) {
+    const unsigned count = 24;
+    unsigned char want[2 * count];
+    for (unsigned turn = 1; turn <= 10; ++turn) {
+        unsigned char value = static_cast<unsigned char>(turn);
+        std::memset(bytes, 0, sizeof want);
+        std::memset(want, value, sizeof want);
+        mark<<<1, 32>>>(device_view(bytes), value, count);
+        LAUNCH_CHECK();
+        // The kernel may be complete afterwards. The result must not depend on that.
+        usleep(1000);
+        for (unsigned at = 0; at < count; ++at) {
+            bytes[2 * at + 1] = value;
+        }
+        // Writes nothing itself.
+        mark<<<1, 32>>>(device_view(bytes), value, 0);
+        LAUNCH_CHECK();
+        CUDA_CHECK(cudaDeviceSynchronize());
+        program.expect_equal("adjacent bytes of kernel and program", bytes, want, sizeof want);
+    }
+}
+
 int main(int argc, char **argv) {
     Program program("mappedMemory", "runs kernels on host memory in place", "integers", 200000, 64, 1L << 28);
     program.parse(argc, argv);
@@ -103,6 +133,8 @@ int main(int argc, char **argv) {
     CUDA_CHECK(cudaHostRegister(own, own_bytes, cudaHostRegisterMapped));
     int *own_a = static_cast<int *>(own), *own_b = own_a + count, *own_sums = own_b + count;
 
+    run_neighbours(program, reinterpret_cast<unsigned char *>(sums));
+    run_neighbours(program, reinterpret_cast<unsigned char *>(own_b));
     Random random(program.seed());
     while (program.next_round()) {
         run_combine(program, "sums in cudaHostAlloc memory", a, b, sums, count, random);

@@ -30,6 +30,9 @@ pub enum IssueError {
         #[source]
         source: std::io::Error,
     },
+    /// The certificate exists, and is not to be renewed.
+    #[error("{} exists: give --renew for a new certificate of the same key", .0.display())]
+    Exists(PathBuf),
     /// A key or a name is unusable.
     #[error("{}: {reason}", path.display())]
     Unusable {
@@ -45,6 +48,7 @@ pub enum IssueError {
 pub struct Authority {
     directory: PathBuf,
     issuer: Issuer<'static, KeyPair>,
+    renews: bool,
 }
 
 /// The files of an issued certificate.
@@ -93,7 +97,21 @@ impl Authority {
         let key = KeyPair::from_pem(&key).map_err(unusable(&ca_key))?;
         let certificate = std::fs::read_to_string(&ca).map_err(failed(&ca))?;
         let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(unusable(&ca))?;
-        Ok(Self { directory, issuer })
+        Ok(Self {
+            directory,
+            issuer,
+            renews: false,
+        })
+    }
+
+    /// From now on replaces certificates: a new one gets the private key of the old one, which
+    /// must exist.
+    #[must_use]
+    pub fn renewing(self) -> Self {
+        Self {
+            renews: true,
+            ..self
+        }
     }
 
     /// Issues a certificate for a host with these names and addresses. It lets the host
@@ -164,10 +182,21 @@ impl Authority {
             key: self.directory.join(format!("{name}.key")),
         };
         let path = issued.certificate.as_path();
+        if self.renews {
+            let key = std::fs::read_to_string(&issued.key).map_err(failed(&issued.key))?;
+            let key = KeyPair::from_pem(&key).map_err(unusable(&issued.key))?;
+            let certificate = self.sign(name, params, usages, until, &key)?;
+            // No certificate has this name. A file that an interrupted call left is replaced.
+            let beside = self.directory.join(format!(".{name}.pem"));
+            let _ = std::fs::remove_file(&beside);
+            write(&beside, &certificate.pem(), 0o644)?;
+            std::fs::rename(&beside, path).map_err(failed(path))?;
+            return Ok(issued);
+        }
         let key = KeyPair::generate().map_err(unusable(path))?;
         let certificate = self.sign(name, params, usages, until, &key)?;
-        write(&issued.key, &key.serialize_pem(), 0o600)?;
-        write(&issued.certificate, &certificate.pem(), 0o644)?;
+        write(&issued.key, &key.serialize_pem(), 0o600).map_err(exists)?;
+        write(path, &certificate.pem(), 0o644).map_err(exists)?;
         Ok(issued)
     }
 
@@ -246,6 +275,15 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), IssueError> {
         .open(path)
         .and_then(|mut file| file.write_all(text.as_bytes()))
         .map_err(failed(path))
+}
+
+fn exists(error: IssueError) -> IssueError {
+    match error {
+        IssueError::File { path, source } if source.kind() == std::io::ErrorKind::AlreadyExists => {
+            IssueError::Exists(path)
+        }
+        other => other,
+    }
 }
 
 fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> IssueError + use<'_> {

@@ -117,7 +117,8 @@ pub fn receive_exact_frame(
 /// As [`receive_exact_frame`], but keeps the descriptors.
 ///
 /// # Errors
-/// As [`receive_exact_frame`]; [`Error::Protocol`] for more than [`MAX_FDS`] descriptors.
+/// As [`receive_exact_frame`]; [`Error::Protocol`] for more than [`MAX_FDS`] descriptors;
+/// `EMFILE` if the process may not open as many.
 pub fn receive_with_fds(
     socket: impl AsFd,
     max: usize,
@@ -164,7 +165,12 @@ fn read_exact(
                         fds.extend(rights);
                     }
                 }
-                if message.flags.contains(rustix::net::ReturnFlags::CTRUNC) || fds.len() > MAX_FDS {
+                let is_cut = message.flags.contains(rustix::net::ReturnFlags::CTRUNC);
+                if is_cut && fds.len() < MAX_FDS {
+                    // There was room for more, so the process could not have them.
+                    return Err(Error::io(FEW, Errno::MFILE));
+                }
+                if is_cut || fds.len() > MAX_FDS {
                     return Err(Error::protocol("too many descriptors with one frame"));
                 }
                 if message.bytes == 0 {
@@ -184,6 +190,9 @@ fn read_exact(
     }
     Ok(())
 }
+
+/// The kernel drops descriptors beyond the process's limit without an error.
+const FEW: &str = "cannot receive descriptors; raise the limit of open files (ulimit -n)";
 
 /// The operation of waiting for a socket, for errors.
 pub(crate) const WAIT: &str = "cannot wait for the socket";

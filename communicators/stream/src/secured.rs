@@ -16,17 +16,25 @@ use crate::seal::broken;
 /// Why a guest did not reach its host.
 #[derive(Debug)]
 pub enum ConnectError {
-    /// They do not trust each other, or one does not use TLS.
+    /// They do not trust each other, or the host violates TLS.
     Secure(SecureError),
+    /// The host's first bytes are not TLS, or it closed the connection without any.
+    NoTls,
+    /// The host closed the connection after its first bytes of TLS.
+    Closed,
     /// The connection failed.
     Lost(Error),
 }
 
-fn unmet(error: SecureError) -> ConnectError {
+/// `silent` if the host has sent nothing.
+fn unmet(error: SecureError, silent: bool) -> ConnectError {
     match error {
-        SecureError::Io(errno @ (Errno::CONNRESET | Errno::PIPE)) => {
-            ConnectError::Lost(Error::io("the host closed the connection", errno))
-        }
+        SecureError::Plain => ConnectError::NoTls,
+        // A host without TLS closes the connection with the unread hello, which resets it.
+        SecureError::Ended | SecureError::Io(Errno::CONNRESET | Errno::PIPE) => match silent {
+            true => ConnectError::NoTls,
+            false => ConnectError::Closed,
+        },
         SecureError::Io(errno) => ConnectError::Lost(Error::io("cannot use the socket", errno)),
         error => ConnectError::Secure(error),
     }
@@ -94,7 +102,7 @@ pub fn exchange(
                 sent = handshake.flush(socket);
                 continue;
             }
-            Err(error) => return Err(unmet(error)),
+            Err(error) => return Err(unmet(error, handshake.is_silent())),
         }
         let wanted = match answer.split_first_chunk::<HEADER_LEN>() {
             None => HEADER_LEN - answer.len(),
@@ -116,9 +124,9 @@ pub fn exchange(
             Ok(_) => {}
             Err(SecureError::Io(Errno::AGAIN)) => ready(PollFlags::IN)?,
             Err(SecureError::Io(Errno::INTR)) => {}
-            Err(error) => return Err(unmet(error)),
+            Err(error) => return Err(unmet(error, handshake.is_silent())),
         }
     };
-    let secured = handshake.finish().map_err(unmet)?;
+    let secured = handshake.finish().map_err(|error| unmet(error, false))?;
     Ok((header, payload, secured))
 }

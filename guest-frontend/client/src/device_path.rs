@@ -11,6 +11,7 @@ use crate::copy::Copies;
 use crate::error::Result;
 use crate::objects::stream::Stream;
 use crate::shadow::DeviceContents;
+use crate::shadow::difference::changed_bytes;
 use crate::shadow::patch::{Patch, WRITE};
 use crate::statistics;
 use crate::stream::Streams;
@@ -126,53 +127,5 @@ impl DeviceContents for DevicePath {
             }
         }
         take(0, &fetched)
-    }
-}
-
-/// The first run of differing bytes at or after `at`.
-fn changed_bytes(former: &[u8], now: &[u8], at: usize) -> Option<(usize, usize)> {
-    let (former, now) = (former.get(at..)?, now.get(at..)?);
-    let differs = |(one, other): (&u8, &u8)| one != other;
-    let first = first_difference(former, now)?;
-    let pairs = former.iter().zip(now).skip(first);
-    let length = pairs
-        .take_while(|(one, other)| differs((*one, *other)))
-        .count();
-    Some((at + first, at + first + length))
-}
-
-/// Compares words first, because most are equal.
-fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
-    const WORD: usize = 16;
-    let (ones, _) = one.as_chunks::<WORD>();
-    let (others, _) = other.as_chunks::<WORD>();
-    let equal = ones.iter().zip(others).take_while(|(a, b)| a == b).count() * WORD;
-    let rest = one.iter().zip(other).skip(equal);
-    let found = rest.take_while(|(a, b)| a == b).count() + equal;
-    (found < one.len().min(other.len())).then_some(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn runs_are_exactly_what_differs(bytes in vec((any::<u8>(), prop::bool::weighted(0.1)), 0..300)) {
-            let former: Vec<u8> = bytes.iter().map(|(byte, _)| *byte).collect();
-            let now: Vec<u8> = bytes.iter().map(|(byte, differs)| byte ^ u8::from(*differs)).collect();
-            let mut found = vec![false; bytes.len()];
-            let mut at = 0;
-            while let Some((from, to)) = changed_bytes(&former, &now, at) {
-                prop_assert!(from >= at && to > from);
-                found[from..to].fill(true);
-                at = to;
-            }
-            let want: Vec<bool> = bytes.iter().map(|(_, differs)| *differs).collect();
-            prop_assert_eq!(found, want);
-        }
     }
 }

@@ -1,5 +1,7 @@
 //! Errors of opening a session.
 
+use paragpu_communicator::Error as TravelError;
+use paragpu_communicator_secure::CertificateError;
 use paragpu_protocol::handshake::HandshakeError;
 use paragpu_protocol::status::Status;
 use thiserror::Error;
@@ -53,14 +55,22 @@ pub enum Error {
     #[error("the host's answer to the hello cannot be read: {0}")]
     BadAnswer(String),
     /// The connection broke during the handshake.
-    #[error("the connection broke during the handshake")]
-    Broke(#[from] paragpu_communicator::Error),
+    #[error("the connection to {place} broke during the handshake; {advice}")]
+    Broke {
+        /// The communicator and the address.
+        place: String,
+        /// The advice to the user.
+        advice: &'static str,
+        /// The error.
+        #[source]
+        source: TravelError,
+    },
     /// A certificate or key of this side cannot be used.
     #[error(
         "{0}; `paragpu certificate DIRECTORY --vm NAME` on the host makes a VM's files, and \
          `paragpu doctor` looks at them"
     )]
-    Certificate(#[from] paragpu_communicator_secure::CertificateError),
+    Certificate(CertificateError),
     /// The two sides do not trust each other's certificates.
     #[error(
         "this VM and the host {name} do not trust each other: {reason}; both certificates must be \
@@ -73,6 +83,13 @@ pub enum Error {
         /// The TLS error.
         reason: String,
     },
+    /// The host closed the connection after its first bytes of TLS.
+    #[error(
+        "the host {0} closed the connection during the TLS handshake: does tcp.address name its \
+         tcp.listen, not its migration.listen? The log of its paragpud may say more (journalctl -u \
+         paragpud)"
+    )]
+    Closed(String),
     /// The host at the other end does not speak TLS.
     #[error(
         "what listens on {0} does not speak TLS: name tcp.ca, tcp.certificate and tcp.key in its \
@@ -107,6 +124,19 @@ impl Error {
             _ => Status::SYSTEM_NOT_READY,
         }
     }
+
+    /// Whether the host did not answer in time, so that another attempt would wait as long.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        is_timeout(self)
+    }
+}
+
+/// Whether the error or one of its sources is a timeout.
+pub(crate) fn is_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
+    let own = error.downcast_ref::<std::io::Error>();
+    own.is_some_and(|own| own.kind() == std::io::ErrorKind::TimedOut)
+        || error.source().is_some_and(is_timeout)
 }
 
 /// The error and its sources on one line.

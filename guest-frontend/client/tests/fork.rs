@@ -4,9 +4,14 @@ mod common;
 
 use common::Worker;
 use paragpu_client::sys::process;
+use parking_lot::Mutex;
+
+/// A child must not be made while another test's thread holds a lock of the C library.
+static TURN: Mutex<()> = Mutex::new(());
 
 #[test]
 fn a_forked_child_knows_and_leaves_the_session_alone() {
+    let _turn = TURN.lock();
     let Some((worker, session)) = Worker::start(0) else {
         return;
     };
@@ -28,4 +33,35 @@ fn a_forked_child_knows_and_leaves_the_session_alone() {
     // The child's end took nothing away from the parent.
     session.ping().unwrap();
     assert_eq!(worker.count("Ping"), 2);
+}
+
+#[test]
+fn a_child_of_which_no_handler_learns_leaves_the_session_to_its_parent() {
+    let _turn = TURN.lock();
+    let Some((worker, session)) = Worker::start(1) else {
+        return;
+    };
+    session.ping().unwrap();
+    for closes in [false, true] {
+        // SAFETY: fork(2) without the C library; the child closes the session or ends.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        if child == 0 {
+            if closes {
+                session.close();
+            }
+            // SAFETY: as above.
+            unsafe { libc::exit(i32::from(process::forked())) };
+        }
+        let child = libc::pid_t::try_from(child).unwrap();
+        let mut status = -1;
+        // SAFETY: it writes one number, to a place of ours.
+        let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(ended, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+        session.ping().unwrap();
+    }
+    assert_eq!(worker.count("Ping"), 3);
+    // The parent itself still says goodbye.
+    session.close();
+    assert!(session.ping().is_err());
 }

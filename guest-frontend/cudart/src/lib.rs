@@ -20,4 +20,6 @@ pub mod error;
 pub mod thread;
 
 #[allow(unsafe_code)]
+mod records_unsafe;
+#[allow(unsafe_code)]
 mod sys;

@@ -119,3 +119,36 @@ fn our_library_exports_them_and_loads() {
         assert_eq!(libc::dlclose(handle), 0);
     }
 }
+
+/// Most bytes of the TLS segment. It lies in the static block (`STATIC_TLS`), in which the C
+/// library keeps some 1.6 KB for everything that a program opens.
+const MOST_TLS: u64 = 256;
+
+#[test]
+fn our_library_may_be_opened_late() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let library = ours(folder.path());
+    let output = Command::new("readelf")
+        .arg("-lW")
+        .arg(&library)
+        .output()
+        .expect("run readelf");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let segment = text.lines().find(|line| line.trim().starts_with("TLS"));
+    let size = segment.expect("a TLS segment").split_whitespace().nth(5);
+    let size = size.and_then(|size| u64::from_str_radix(size.strip_prefix("0x")?, 16).ok());
+    let size = size.expect("its size in memory");
+    assert!(size <= MOST_TLS, "{size} bytes of TLS");
+
+    // Both generations in one process, and more: copies are different libraries to the loader.
+    for number in 0..3 {
+        let copy = folder.path().join(format!("copy{number}.so"));
+        std::fs::copy(&library, &copy).expect("a copy");
+        let path = std::ffi::CString::new(copy.to_str().expect("text")).expect("no NUL");
+        // SAFETY: plain loading; what dlerror returns is text.
+        unsafe {
+            let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+            assert!(!handle.is_null(), "{:?}", CStr::from_ptr(libc::dlerror()));
+        }
+    }
+}

@@ -447,15 +447,20 @@ pub struct Certificate {
     pub vm: Option<String>,
     /// Device memory of all sessions of the VM together, such as 8GiB [default:
     /// as much as the host allows].
-    #[arg(long, requires = "vm", value_parser = paragpu_config::parse::<Size>)]
+    // clap requires no --vm where a NAME excludes it.
+    #[arg(long, requires = "vm", conflicts_with = "names", value_parser = paragpu_config::parse::<Size>)]
     pub memory: Option<Size>,
     /// Concurrent sessions of the VM [default: as many as the host allows].
-    #[arg(long, requires = "vm", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, requires = "vm", conflicts_with = "names", value_parser = clap::value_parser!(u32).range(1..))]
     pub sessions: Option<u32>,
     /// Validity, such as 30m, 12h or 825d. A VM's sessions end when its certificate
     /// expires, unless the VM presents a newer one before.
     #[arg(long, value_name = "TIME", default_value = "825d", value_parser = validity)]
     pub valid: u64,
+    /// Replace the certificate by a new one of the same key. Give its names and limits
+    /// again.
+    #[arg(long)]
+    pub renew: bool,
 }
 
 /// Seconds in a time such as 12h.

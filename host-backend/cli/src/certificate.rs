@@ -12,7 +12,10 @@ use crate::error::{Error, print};
 /// `paragpu certificate`.
 pub fn make(order: &Certificate) -> Result<(), Error> {
     let until = SystemTime::now() + Duration::from_secs(order.valid);
-    let authority = Authority::open(&order.directory)?;
+    let authority = match order.renew {
+        true => Authority::open(&order.directory)?.renewing(),
+        false => Authority::open(&order.directory)?,
+    };
     let Some(vm) = &order.vm else {
         let issued = authority.host(&order.names, until)?;
         let files = files(&issued);

@@ -35,27 +35,37 @@ impl Control {
         let path = place(given)?;
         match Client::connect(&path) {
             Ok(client) => Ok(Self { client, path }),
+            Err(source) if source.kind() == std::io::ErrorKind::WouldBlock => {
+                Err(Error::Silent { path })
+            }
             Err(source) => Err(Error::NoDaemon { path, source }),
         }
     }
 
-    /// One question and its answer.
+    /// One question that the daemon answers at once, and its answer.
     pub fn ask(&self, request: &Request) -> Result<Response, Error> {
-        self.order(request, |_| {})
+        self.understood(self.client.ask(request))
     }
 
-    /// An order and its end; `progress` sees what comes before.
+    /// An order and its end, however long it takes; `progress` sees what comes before.
     pub fn order(
         &self,
         request: &Request,
         progress: impl FnMut(Progress),
     ) -> Result<Response, Error> {
-        match self.client.order(request, progress) {
+        self.understood(self.client.order(request, progress))
+    }
+
+    fn understood(&self, answer: Result<Response, FrameError>) -> Result<Response, Error> {
+        match answer {
             Ok(Response::Error { error }) => Err(match error.starts_with(NOT_UNDERSTOOD) {
                 true => self.other().unwrap_or(Error::Refused(error)),
                 false => Error::Refused(error),
             }),
             Ok(response) => Ok(response),
+            Err(FrameError::Silent(_)) => Err(Error::Silent {
+                path: self.path.clone(),
+            }),
             Err(error @ FrameError::Content(_)) => {
                 Err(self.other().unwrap_or_else(|| error.into()))
             }

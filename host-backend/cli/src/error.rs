@@ -29,6 +29,18 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// The daemon accepts no connection or answers no request.
+    #[error(
+        "paragpud ({}) does not answer within {} s: is it stopped (ps -C paragpud shows T), or is \
+         the host overloaded? Its log (journalctl -u paragpud) may tell; sessions survive its \
+         restart",
+        path.display(),
+        paragpu_control::admin::PATIENCE.as_secs()
+    )]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+    },
     /// The daemon ended the connection or said something else.
     #[error("the daemon's answer cannot be decoded; is it from another release?")]
     Answer(#[from] paragpu_control::frame::FrameError),

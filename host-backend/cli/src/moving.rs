@@ -27,7 +27,17 @@ pub fn migrate(control: &Control, migrate: &Migrate) -> Result<ExitCode, Error> 
         most_pause_ms: None,
     });
     let output = migrate.output;
-    let done = carry_out(control, &request, output)?;
+    let done = match carry_out(control, &request, output) {
+        // Programs read the outcome at standard output, people at standard error.
+        Err(Error::Refused(error)) if output == Output::Json => {
+            let response = Response::Error {
+                error: error.clone(),
+            };
+            print_json(&response)?;
+            return Err(Error::Refused(error));
+        }
+        done => done?,
+    };
     let Response::Moved { sessions } = done else {
         let session = migrate.session.unwrap_or_default();
         tell(&done, output, &format!("session {session} moved"))?;

@@ -25,7 +25,7 @@ use paragpu_redirect::{Interface, find};
 use serde::Serialize;
 
 use crate::arguments::Output;
-use crate::error::{Error, print, print_json};
+use crate::error::{Error, plain, print, print_json};
 
 /// NCCL's settings in a guest, as `/etc/nccl.conf` of the packages has them. Kernels of two
 /// processes do not see shared memory coherently, so ranks use sockets, unless their GPUs
@@ -55,6 +55,8 @@ pub fn command(
     arguments: &[OsString],
 ) -> Result<Command, Error> {
     let folder = libraries.unwrap_or(Path::new(INSTALLED));
+    // The program may change its working directory before it starts others.
+    let folder = &std::path::absolute(folder).unwrap_or_else(|_| folder.into());
     let redirector = folder.join(REDIRECTOR);
     if !redirector.is_file() {
         return Err(Error::NoLibraries { path: redirector });
@@ -91,20 +93,35 @@ struct Report {
     runtimes: Vec<Carried>,
     /// Python packages that use CUDA.
     packages: Vec<Package>,
+    /// Programs and libraries that the loader cannot load here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_loaded: Vec<NotLoaded>,
     /// Why programs started here are not redirected.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_redirected: Option<String>,
 }
 
+/// A program or library that the loader cannot load.
+#[derive(Debug, Serialize)]
+struct NotLoaded {
+    object: PathBuf,
+    /// The loader's message.
+    reason: String,
+}
+
 /// Reports the runtimes in programs, libraries and folders without running them. Fails
-/// if one of them is not served.
+/// if one of them is not served, or if the loader cannot load a program.
 pub fn examine(paths: &[PathBuf], output: Output) -> Result<ExitCode, Error> {
     let facts = Facts::parse(TEXT).map_err(Error::Facts)?;
     let mut found = Found::default();
     for path in paths {
         collect(path, &mut found)?;
     }
-    let Found { objects, packages } = found;
+    let Found {
+        objects,
+        packages,
+        not_loaded,
+    } = found;
     let runtimes: Vec<Carried> = objects
         .iter()
         .flat_map(|object| inside(object, &facts))
@@ -114,10 +131,11 @@ pub fn examine(paths: &[PathBuf], output: Output) -> Result<ExitCode, Error> {
     let served = |carried: &Carried| carried.served_by.is_some() && !fails;
     let report = Report {
         version: 1,
-        ok: runtimes.iter().all(served),
+        ok: runtimes.iter().all(served) && not_loaded.is_empty(),
         objects: objects.len(),
         packages: packages::using_cuda(&packages, &objects, &runtimes),
         runtimes,
+        not_loaded,
         not_redirected: missing.map(|missing| missing.to_string()),
     };
     match output {
@@ -137,6 +155,7 @@ struct Found {
     objects: BTreeSet<PathBuf>,
     /// Folders that describe Python packages.
     packages: BTreeSet<PathBuf>,
+    not_loaded: Vec<NotLoaded>,
 }
 
 /// Collects the objects of a path: the files of a folder, or a program and the libraries
@@ -168,12 +187,36 @@ fn collect(path: &Path, into: &mut Found) -> Result<(), Error> {
     if !found.is_file() || !is_object(&found) {
         return Err(Error::NoObject { path: found });
     }
-    // The loader lists a program's libraries without running any of its code.
-    let listed = Command::new(LOADER).arg("--list").arg(&found).output();
-    for line in listed
-        .iter()
-        .flat_map(|output| output.stdout.split(|&byte| byte == b'\n'))
-    {
+    // The loader crashes on a static program, which needs no library.
+    if open(&found).is_some_and(|image| image.dynamic().is_some()) {
+        collect_libraries(&found, into);
+    }
+    into.objects.insert(found);
+    Ok(())
+}
+
+/// Collects the libraries of a program. The loader lists them without running any of its code.
+fn collect_libraries(program: &Path, into: &mut Found) {
+    let listed = Command::new(LOADER).arg("--list").arg(program).output();
+    let Ok(mut listed) = listed else { return };
+    if !listed.status.success() {
+        let said = String::from_utf8_lossy(&listed.stderr).trim().to_owned();
+        into.not_loaded.push(NotLoaded {
+            object: program.into(),
+            reason: match said.is_empty() {
+                true => format!("the loader fails ({})", listed.status),
+                false => said,
+            },
+        });
+        // This lists the libraries that it finds even if it does not find all.
+        let mut again = Command::new(LOADER);
+        let again = again.arg(program).env("LD_TRACE_LOADED_OBJECTS", "1");
+        match again.output() {
+            Ok(output) => listed = output,
+            Err(_) => return,
+        }
+    }
+    for line in listed.stdout.split(|&byte| byte == b'\n') {
         let line = String::from_utf8_lossy(line);
         if let Some((_, place)) = line.split_once("=> ")
             && let Some((library, _)) = place.rsplit_once(" (")
@@ -182,8 +225,6 @@ fn collect(path: &Path, into: &mut Found) -> Result<(), Error> {
             into.objects.insert(library);
         }
     }
-    into.objects.insert(found);
-    Ok(())
 }
 
 /// Finds a command in PATH.
@@ -296,6 +337,18 @@ fn text(report: &Report) -> String {
             "not redirected: {reason}; `paragpu run PROGRAM` redirects one program"
         );
     }
+    for NotLoaded { object, reason } in &report.not_loaded {
+        let advice = match reason.contains("libcuda") {
+            true => "; `paragpu run PROGRAM` adds paragpu's libraries to LD_LIBRARY_PATH",
+            false => "",
+        };
+        let _ = writeln!(
+            text,
+            "{}: CANNOT START here: {}{advice}",
+            object.display(),
+            plain(reason)
+        );
+    }
     if report.runtimes.is_empty() {
         let _ = writeln!(text, "no NVIDIA CUDA runtime in {} objects", report.objects);
     }
@@ -321,6 +374,67 @@ mod tests {
                 .iter()
                 .all(|object| inside(object, &facts).is_empty())
         );
+    }
+
+    /// Compiles a C program and a library that it needs, which is missing if `missing`.
+    fn program(folder: &Path, missing: bool) -> PathBuf {
+        let compile = |arguments: &[&str]| {
+            let mut compiler = Command::new("cc");
+            let status = compiler.current_dir(folder).args(arguments).status();
+            assert!(status.expect("a C compiler").success(), "{arguments:?}");
+        };
+        fs::write(folder.join("library.c"), "int f(void) { return 0; }").expect("it is written");
+        let program = "int f(void); int main(void) { return f(); }";
+        fs::write(folder.join("program.c"), program).expect("it is written");
+        let library = "libneeded.so";
+        compile(&["-shared", "-fPIC", "-o", library, "library.c"]);
+        compile(&["-Wl,-rpath,$ORIGIN", "-o", "program", "program.c", library]);
+        if missing {
+            fs::remove_file(folder.join(library)).expect("it is removed");
+        }
+        folder.join("program")
+    }
+
+    #[test]
+    fn a_program_that_cannot_start_is_reported() {
+        for missing in [false, true] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut found = Found::default();
+            collect(&program(folder.path(), missing), &mut found).expect("a program");
+            let reasons: Vec<&str> = found
+                .not_loaded
+                .iter()
+                .map(|it| it.reason.as_str())
+                .collect();
+            let named = |name: &str| found.objects.iter().any(|it| it.ends_with(name));
+            assert!(named("program") && named("libc.so.6"), "{found:?}");
+            match reasons.as_slice() {
+                [] => assert!(!missing && named("libneeded.so"), "{found:?}"),
+                [reason] => assert!(missing && reason.contains("libneeded.so"), "{reason}"),
+                more => panic!("{more:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn libraries_are_named_absolutely() {
+        let folder = tempfile::tempdir_in(".").expect("a folder");
+        fs::write(folder.path().join(REDIRECTOR), "").expect("it is written");
+        let relative = Path::new(folder.path().file_name().expect("a name"));
+        let command = command(Some(relative), OsStr::new("true"), &[]).expect("a command");
+        let paths: Vec<_> = command
+            .get_envs()
+            .filter(|(name, _)| {
+                ["LD_PRELOAD", "LD_LIBRARY_PATH"]
+                    .map(OsStr::new)
+                    .contains(name)
+            })
+            .collect();
+        assert_eq!(paths.len(), 2);
+        for (name, value) in paths {
+            let first = value.expect("it is set");
+            assert!(Path::new(first).is_absolute(), "{name:?} is {first:?}");
+        }
     }
 
     #[test]

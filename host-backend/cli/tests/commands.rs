@@ -196,6 +196,34 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
     })
 }
 
+/// A daemon whose only GPU cannot be used.
+fn broken(directory: &Path) -> JoinHandle<()> {
+    let listener = UnixListener::bind(directory.join("control")).unwrap();
+    std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut requests = BufReader::new(&stream);
+        while let Some(request) = json_lines::read(&mut requests).unwrap() {
+            let response = match request {
+                Request::Stats {} => {
+                    let mut stats = stats(None);
+                    for device in &mut stats.devices {
+                        device.problem = Some("it fell off the bus".into());
+                    }
+                    Response::Stats(stats)
+                }
+                _ => Response::Version {
+                    daemon: "1.2.3".into(),
+                    protocol: VERSION.to_string(),
+                    pid: 42,
+                    shared_user: None,
+                    ungrouped: None,
+                },
+            };
+            json_lines::write(&stream, &response).unwrap();
+        }
+    })
+}
+
 /// Plays a backend for one guest: reads its hello, answers.
 fn backend(directory: &Path, refuse: Option<&'static str>) -> JoinHandle<()> {
     let listener = UnixListener::bind(directory.join("guests")).unwrap();
@@ -293,7 +321,7 @@ fn a_session_gets_a_share() {
 #[test]
 fn sessions_are_moved_by_number_or_by_their_vm() {
     let directory = tempfile::tempdir().unwrap();
-    let server = daemon(directory.path(), 4, None);
+    let server = daemon(directory.path(), 5, None);
     let to = ["--to", "unix:///other/paragpud.sock"];
     let moved = paragpu(
         directory.path(),
@@ -311,6 +339,14 @@ fn sessions_are_moved_by_number_or_by_their_vm() {
     assert_eq!(done[0]["bytes"], 4096);
     assert_eq!(done[1]["error"], "it is busy");
     assert!(!moved.status.success());
+    // One session that does not move.
+    let stays = ["migrate", "--session", "13", to[0], to[1], "-o", "json"];
+    let stays = paragpu(directory.path(), &stays);
+    let done: serde_json::Value = serde_json::from_slice(&stays.stdout).unwrap();
+    assert_eq!(done["answer"], "error");
+    assert_eq!(done["error"], "not served here");
+    assert_eq!(text(&stays.stderr), "paragpu: not served here\n");
+    assert_eq!(stays.status.code(), Some(1));
     let restored = paragpu(directory.path(), &["restore", "."]);
     assert_eq!(text(&restored.stderr), "paragpu: not served here\n");
     let moved = paragpu(directory.path(), &by_vm[..5]);
@@ -342,7 +378,9 @@ fn certificates_are_of_one_authority_and_never_replaced() {
         std::fs::read(directory.path().join("ca.pem")).unwrap(),
         authority
     );
-    assert!(!of("10.0.0.2").status.success());
+    let again = of("10.0.0.2");
+    assert!(!again.status.success());
+    assert!(text(&again.stderr).contains("--renew"));
     assert!(!of("ca").status.success());
     assert!(!of("../x").status.success());
     for key in ["ca.key", "gpu1.example.key", "10.0.0.2.key"] {
@@ -368,6 +406,20 @@ fn certificates_are_of_one_authority_and_never_replaced() {
     assert!(!of_vm(&["10.0.0.9"]).status.success(), "an address");
     assert!(!of_vm(&["web2", "--valid", "12"]).status.success());
     assert!(!of_vm(&["a/b"]).status.success());
+    // A renewed certificate is another one of the same key.
+    let files =
+        || ["web1.pem", "web1.key"].map(|name| std::fs::read(directory.path().join(name)).unwrap());
+    let [old, key] = files();
+    let renewed = of_vm(&["web1", "--valid", "12h", "--renew"]);
+    assert!(renewed.status.success(), "{}", text(&renewed.stderr));
+    let [new, same] = files();
+    assert!(old != new && key == same);
+    assert!(!of_vm(&["web3", "--renew"]).status.success(), "no key");
+    // Limits are a VM's.
+    for limit in ["--memory=8GiB", "--sessions=2"] {
+        let host = ["certificate", vm[1], "gpu2.example", limit];
+        assert_eq!(paragpu(directory.path(), &host).status.code(), Some(2));
+    }
     // What it prints is a piece of host.toml.
     let fragment = directory.path().join("host.toml");
     std::fs::write(&fragment, &made.stdout).unwrap();
@@ -486,6 +538,22 @@ fn doctor_says_what_is_wrong() {
     assert!(has("unix", "bad", "not today"), "{found:?}");
     assert!(has("devices", "bad", "no driver"), "{found:?}");
     guests.join().unwrap();
+    server.join().unwrap();
+
+    // A daemon none of whose devices is usable.
+    std::fs::remove_file(directory.path().join("control")).unwrap();
+    let server = broken(directory.path());
+    let output = paragpu(
+        directory.path(),
+        &["doctor", "--side", "host", "-o", "json"],
+    );
+    assert_eq!(output.status.code(), Some(1));
+    let (_, found) = findings(&output);
+    let device = found.iter().find(|(what, ..)| what == "device 0").unwrap();
+    assert!(
+        device.1 == "bad" && device.2.contains("it fell off"),
+        "{device:?}"
+    );
     server.join().unwrap();
 
     // A configuration that is refused.

@@ -114,6 +114,14 @@ impl Devices {
         }
     }
 
+    /// Why there are none yet; unlike [`problem`](Self::problem), also while the first device is
+    /// tried again.
+    #[must_use]
+    pub fn standing_problem(&self) -> Option<&str> {
+        let first = self.list.first().and_then(|it| it.problem.as_deref());
+        self.problem().or(first.filter(|_| !self.ready()))
+    }
+
     /// Number of devices, not counting the one being tried.
     #[must_use]
     pub fn count(&self) -> u32 {
@@ -198,6 +206,40 @@ impl Devices {
         }));
     }
 
+    /// Adds to the reason why device `ordinal` could not be opened that `device.indices` names
+    /// it, if so.
+    #[must_use]
+    pub fn explained(&self, ordinal: u32, reason: String) -> String {
+        let index = self.get(ordinal).map_or(ordinal, |device| device.index);
+        if !self.configured.contains(&index) {
+            return reason;
+        }
+        let count = match self.software() {
+            true => Some(self.software),
+            false => nvidias_gpus(),
+        };
+        match count {
+            Some(count) if index >= count => format!(
+                "device.indices in host.toml has device {index}, but this host has {count} {} \
+                 GPU{}, numbered from 0: {reason}",
+                self.kind,
+                if count == 1 { "" } else { "s" },
+            ),
+            _ => format!("device.indices in host.toml has device {index}: {reason}"),
+        }
+    }
+
+    /// Records that no worker could be started that would have opened device `ordinal`. This
+    /// says nothing about the device: another kind of device is not tried.
+    pub fn not_tried(&mut self, ordinal: u32, reason: String, now: Instant) {
+        if self.search != Search::Over && self.list.len() == 1 {
+            self.search = Search::Nothing(reason.clone());
+            self.postpone(0, reason, now);
+        } else {
+            self.failed(ordinal, reason, now);
+        }
+    }
+
     /// Records that a worker could not open device `ordinal`. Returns whether that is a
     /// fault, rather than the end of the search.
     pub fn failed(&mut self, ordinal: u32, reason: String, now: Instant) -> bool {
@@ -228,6 +270,12 @@ impl Devices {
             }
             self.search = Search::Nothing(reason.clone());
         }
+        self.postpone(position, reason, now)
+    }
+
+    /// Records a fault of a device, which is tried again after a pause. Returns true if there
+    /// is the device.
+    fn postpone(&mut self, position: usize, reason: String, now: Instant) -> bool {
         let Some(device) = self.list.get_mut(position) else {
             return false;
         };
@@ -250,6 +298,12 @@ impl Devices {
         }
         self.list.iter().filter_map(|device| device.retry).min()
     }
+}
+
+/// Number of GPUs that NVIDIA's kernel driver found; `None` without it.
+fn nvidias_gpus() -> Option<u32> {
+    let gpus = std::fs::read_dir("/proc/driver/nvidia/gpus").ok()?;
+    u32::try_from(gpus.count()).ok()
 }
 
 #[cfg(test)]
@@ -298,6 +352,38 @@ mod tests {
         assert_eq!(devices.retry(retry), None);
         devices.opened(0, gpu("CPU"));
         assert_eq!(devices.count(), 1);
+    }
+
+    #[test]
+    fn a_missing_worker_says_nothing_about_devices() {
+        let mut devices = Devices::new(&host(DeviceKind::Auto, &[]));
+        let now = Instant::now();
+        devices.not_tried(0, "no worker".into(), now);
+        assert_eq!(devices.kind(), "cuda");
+        assert_eq!(devices.problem(), Some("no worker"));
+        // While it is tried again, the problem stands.
+        let retry = devices.get(0).unwrap().retry.unwrap();
+        devices.retry(retry);
+        assert_eq!(devices.problem(), None);
+        assert_eq!(devices.standing_problem(), Some("no worker"));
+        assert!(!devices.failed(0, "no driver".into(), now));
+        assert!(devices.software());
+        devices.opened(0, gpu("CPU"));
+        assert_eq!(devices.standing_problem(), None);
+    }
+
+    #[test]
+    fn a_device_that_the_host_lacks_is_named_with_its_key() {
+        let mut software = host(DeviceKind::Software, &[7, 0]);
+        software.software.devices = 1;
+        let devices = Devices::new(&software);
+        assert_eq!(
+            devices.explained(0, "no such device".into()),
+            "device.indices in host.toml has device 7, but this host has 1 software GPU, numbered \
+             from 0: no such device"
+        );
+        let all = Devices::new(&host(DeviceKind::Software, &[]));
+        assert_eq!(all.explained(0, "no memory".into()), "no memory");
     }
 
     #[test]

@@ -34,6 +34,15 @@ pub enum Error {
     /// A file of `migration` or `tcp` in host.toml cannot be used.
     #[error(transparent)]
     Certificate(#[from] paragpu_communicator_secure::CertificateError),
+    /// The value of a key cannot be used.
+    #[error("`{key}`")]
+    Key {
+        /// The key in host.toml.
+        key: &'static str,
+        /// Why.
+        #[source]
+        source: Box<Self>,
+    },
     /// The operating system refused.
     #[error("cannot {action}")]
     System {
@@ -51,6 +60,18 @@ impl Error {
         |source| Self::System {
             action: action.into(),
             source: source.into(),
+        }
+    }
+
+    /// For `map_err`: names the key whose value caused the error, unless the error says what
+    /// to do already.
+    pub fn of_key(key: &'static str) -> impl FnOnce(Self) -> Self {
+        move |error| match error {
+            Self::System { .. } | Self::Group(_) | Self::NotASocket(_) => Self::Key {
+                key,
+                source: Box::new(error),
+            },
+            other => other,
         }
     }
 }

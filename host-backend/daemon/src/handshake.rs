@@ -86,6 +86,8 @@ pub struct Arrival {
     pub local: bool,
     /// Its guest will reconnect over [`SessionRequest::communicator`].
     pub follows: bool,
+    /// Its connection is not handed over: the guest reconnects before the session is complete.
+    pub reconnects: bool,
     /// When its guest's certificate expires, in seconds since 1970, by the source worker;
     /// `None` if the guest showed none.
     pub expires: Option<u64>,
@@ -405,6 +407,8 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<SessionRequest, String> {
             token: arrive.token,
             local,
             follows,
+            // A connection that is handed over need not follow to its own communicator.
+            reconnects: !local || arrive.follows.0 == arrive.communicator.0,
             expires: (arrive.expires != 0).then_some(arrive.expires),
         }),
         gpu: (arrive.wanted != ANY_DEVICE).then_some(arrive.wanted),

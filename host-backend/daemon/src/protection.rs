@@ -35,7 +35,9 @@ impl Protection {
         };
         let identity = match handshake.peer().map(Identity::of) {
             Some(Ok(Some(identity))) => Ok(Some(identity)),
-            Some(Ok(None)) => Err("is not for a guest".to_owned()),
+            Some(Ok(None)) => Err("is not for a guest (another host migrates to the port of \
+                                   migration.listen, and this is that of tcp.listen)"
+                .to_owned()),
             Some(Err(problem)) => Err(problem),
             None => Err("is missing".to_owned()),
         };

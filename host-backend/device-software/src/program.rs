@@ -170,11 +170,33 @@ pub enum AtomOp {
     Exch,
     Cas,
     AddF32,
+    /// Subnormal operands and results become zero of the same sign.
+    AddF32Z,
     AddF64,
     AddF16,
     AddF16x2,
     AddBf16,
     AddBf16x2,
+    MinF16,
+    MinF16x2,
+    MinBf16,
+    MinBf16x2,
+    MaxF16,
+    MaxF16x2,
+    MaxBf16,
+    MaxBf16x2,
+}
+
+impl AtomOp {
+    /// The operation as global memory does it: a sum of singles flushes subnormals there,
+    /// and in shared memory it does not.
+    #[must_use]
+    pub fn in_global(self) -> Self {
+        match self {
+            Self::AddF32 => Self::AddF32Z,
+            op => op,
+        }
+    }
 }
 
 /// An atomic read-modify-write.

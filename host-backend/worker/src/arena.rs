@@ -112,8 +112,7 @@ impl<F> Arena<F> {
     pub(crate) fn is_behind_others(&self, size: u64) -> bool {
         let free = self.share.free();
         let fits = size <= self.own_free() && size <= free;
-        let own = self.limit.saturating_sub(self.live);
-        !fits && size <= own && size <= free.saturating_add(self.share.all_lent())
+        !fits && size <= self.free()
     }
 
     /// Returns such a charge.
@@ -147,9 +146,11 @@ impl<F> Arena<F> {
         self.limit.min(self.share.limit())
     }
 
-    /// Bytes that the guest may still allocate.
+    /// Bytes that the guest may still allocate, once others have unmapped what the VM's sessions
+    /// freed: an allocation waits for them.
     pub(crate) fn free(&self) -> u64 {
-        self.own_free().min(self.share.free())
+        let own = self.limit.saturating_sub(self.live);
+        own.min(self.share.free().saturating_add(self.share.all_lent()))
     }
 
     /// Checks a mapping and plans it. The caller takes over the parked ranges in the
@@ -426,7 +427,7 @@ mod tests {
         one.count_for(Share::new(Arc::clone(&account), 0));
         two.count_for(Share::new(Arc::clone(&account), 1));
         account.charge_lent(0, 6 * CHUNK);
-        assert_eq!((one.free(), two.free()), (4 * CHUNK, 6 * CHUNK));
+        assert_eq!((one.free(), two.free()), (10 * CHUNK, 10 * CHUNK));
         assert_eq!(one.plan(BASE, 5 * CHUNK), Err(Refused::Limit));
         assert_eq!(one.charge(5 * CHUNK), Err(Refused::Limit));
         assert_eq!(two.plan(BASE, 7 * CHUNK), Err(Refused::Shared));

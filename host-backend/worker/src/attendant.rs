@@ -165,10 +165,7 @@ impl Attendant {
             } => {
                 self.orders.set_expiry(expires);
                 let file = fds.into_iter().next().map(File::from);
-                let target = file.map_or(
-                    CheckpointTarget::Directory(directory),
-                    CheckpointTarget::File,
-                );
+                let target = CheckpointTarget { directory, file };
                 self.order(Order::Checkpoint { target, end });
             }
             ToWorker::Again(again) => {
@@ -230,7 +227,10 @@ impl Attendant {
             std::thread::sleep(every);
             // A pending order has the same effect.
             self.orders.give(Order::Checkpoint {
-                target: CheckpointTarget::Directory(directory.clone()),
+                target: CheckpointTarget {
+                    directory: directory.clone(),
+                    file: None,
+                },
                 end: false,
             });
         }

@@ -6,7 +6,8 @@
 //! what other programs of its VM use. Files appear by link(2), are hashed again when
 //! read whole, and are evicted in LRU order when the directory exceeds its limits. An incomplete
 //! image is an unnamed file that disappears with its worker. Without a directory, the
-//! session keeps its images in memory.
+//! session keeps its images in memory, and so it does with each image that the directory
+//! cannot take, for example because its disk is full.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -64,6 +65,28 @@ enum Sink {
     Memory(Vec<u8>),
 }
 
+impl Assembly {
+    /// Continues in memory with what the file holds. A failing disk may return other bytes.
+    ///
+    /// # Errors
+    /// `OPERATING_SYSTEM` if the file cannot be read back, `OUT_OF_MEMORY`.
+    fn move_to_memory(&mut self) -> Outcome<()> {
+        let Sink::File(file) = &self.sink else {
+            return Ok(());
+        };
+        self.held.grow(ENTRY)?;
+        let mut bytes = vec![0; usize::try_from(self.received).unwrap_or(usize::MAX)];
+        if let Err(error) = file.read_exact_at(&mut bytes, 0) {
+            return unkept(&error.to_string());
+        }
+        if hash_of(&bytes) != self.hasher.finalize() {
+            return unkept("its file does not return what was written");
+        }
+        self.sink = Sink::Memory(bytes);
+        Ok(())
+    }
+}
+
 /// An image in memory.
 #[derive(Debug)]
 struct CachedImage {
@@ -96,18 +119,14 @@ impl ImageStore {
                     return false;
                 }
             }
-            // Records when the VM was last used.
-            let now = File::open(own).and_then(|own| own.set_modified(SystemTime::now()));
-            now.is_ok()
+            is_usable(own)
         });
         Self {
             directory: made,
             limit,
         }
     }
-}
 
-impl ImageStore {
     /// The store of a VM in a directory that the daemon opened. This process's user may
     /// be unable to open it by path.
     #[must_use]
@@ -116,19 +135,25 @@ impl ImageStore {
             // It stays open until the process exits.
             PathBuf::from(format!("/proc/self/fd/{}", directory.into_raw_fd()))
         });
-        // Records when the VM was last used.
-        let made = own.filter(|own| {
-            let now = File::open(own).and_then(|own| own.set_modified(SystemTime::now()));
-            if let Err(error) = &now {
-                tracing::warn!(%error, "images are not cached");
-            }
-            now.is_ok()
-        });
         Self {
-            directory: made,
+            directory: own.filter(|own| is_usable(own)),
             limit,
         }
     }
+}
+
+/// Records when a VM's directory was last used. Returns false if that fails.
+fn is_usable(own: &Path) -> bool {
+    let now = File::open(own).and_then(|own| own.set_modified(SystemTime::now()));
+    if let Err(error) = &now {
+        tracing::warn!(directory = %shown(own).display(), %error, "images are not cached");
+    }
+    now.is_ok()
+}
+
+/// The directory's path for the log, also if only its descriptor was given.
+fn shown(directory: &Path) -> PathBuf {
+    std::fs::read_link(directory).unwrap_or_else(|_| directory.to_owned())
 }
 
 /// Removes the images of the least recently used VM if there are too many VMs.
@@ -189,8 +214,10 @@ fn occupied(size: u64) -> u64 {
 pub(crate) struct Images {
     store: ImageStore,
     assembling: Vec<Assembly>,
-    /// The images, newest last, if there is no directory.
+    /// The images that are not in the directory, newest last.
     memory: VecDeque<CachedImage>,
+    /// The directory has failed, and the log says so.
+    is_warned: bool,
     /// What the session stores in the directory before it is scanned again.
     room: Room,
     account: Arc<HostAccount>,
@@ -202,6 +229,7 @@ impl Images {
             store,
             assembling: Vec::new(),
             memory: VecDeque::new(),
+            is_warned: false,
             room: Room::default(),
             account,
         }
@@ -209,11 +237,12 @@ impl Images {
 
     /// Whether the image is stored.
     pub(crate) fn holds(&self, hash: &Hash, size: u64) -> bool {
-        match &self.store.directory {
-            Some(directory) => std::fs::metadata(path(directory, hash))
-                .is_ok_and(|meta| meta.is_file() && meta.len() == size),
-            None => self.memory.iter().any(|kept| kept.hash == *hash),
-        }
+        let is_file = |directory: &PathBuf| {
+            std::fs::metadata(path(directory, hash))
+                .is_ok_and(|meta| meta.is_file() && meta.len() == size)
+        };
+        self.memory.iter().any(|kept| kept.hash == *hash)
+            || self.store.directory.as_ref().is_some_and(is_file)
     }
 
     /// Adds the next part of an image.
@@ -246,8 +275,13 @@ impl Images {
                 format!("more than {MAX_CONCURRENT} images are in transfer"),
             );
         }
-        let (sink, own) = match &self.store.directory {
-            Some(directory) => (Sink::File(tempfile::tempfile_in(directory).or_else(io)?), 0),
+        let file = self.store.directory.as_ref().map(tempfile::tempfile_in);
+        let (sink, own) = match file {
+            Some(Ok(file)) => (Sink::File(file), 0),
+            Some(Err(error)) => {
+                self.warn(&error);
+                (Sink::Memory(Vec::new()), ENTRY)
+            }
             None => (Sink::Memory(Vec::new()), ENTRY),
         };
         let held = self.account.take(own)?;
@@ -260,6 +294,17 @@ impl Images {
             received: 0,
         });
         Ok(self.assembling.len() - 1)
+    }
+
+    /// Logs the first error of the directory.
+    fn warn(&mut self, error: &std::io::Error) {
+        if !std::mem::replace(&mut self.is_warned, true) {
+            let directory = self.store.directory.as_deref().unwrap_or(Path::new(""));
+            tracing::warn!(
+                directory = %shown(directory).display(), %error,
+                "images are not cached: the directory cannot take them, so the session keeps them in memory"
+            );
+        }
     }
 
     /// Returns true once the image is complete.
@@ -280,43 +325,56 @@ impl Images {
             );
         }
         image.held.grow(part.len() as u64)?;
-        match &mut image.sink {
-            Sink::File(file) => file.write_all(part).or_else(io)?,
-            Sink::Memory(bytes) => bytes.extend_from_slice(part),
+        let mut failed = None;
+        if let Sink::File(file) = &mut image.sink
+            && let Err(error) = file.write_all(part)
+        {
+            image.move_to_memory()?;
+            failed = Some(error);
+        }
+        if let Sink::Memory(bytes) = &mut image.sink {
+            bytes.extend_from_slice(part);
         }
         image.hasher.update(part);
         image.received = received;
+        if let Some(error) = failed {
+            self.warn(&error);
+        }
         Ok(received == size)
     }
 
-    fn keep(&mut self, image: Assembly) -> Outcome<()> {
+    fn keep(&mut self, mut image: Assembly) -> Outcome<()> {
         if image.hasher.finalize() != image.hash {
             return fail(
                 Status::INVALID_IMAGE,
                 "the image's hash is not the announced one",
             );
         }
-        match (image.sink, &self.store.directory) {
-            (Sink::File(file), Some(directory)) => {
-                give_name(&file, &path(directory, &image.hash)).or_else(io)?;
-                if !self.room.take(image.size) {
-                    self.room = trim(directory, self.store.limit, &image.hash);
+        if let (Sink::File(file), Some(directory)) = (&image.sink, &self.store.directory) {
+            match give_name(file, &path(directory, &image.hash)) {
+                Ok(()) => {
+                    if !self.room.take(image.size) {
+                        self.room = trim(directory, self.store.limit, &image.hash);
+                    }
+                }
+                Err(error) => {
+                    image.move_to_memory()?;
+                    self.warn(&error);
                 }
             }
-            (Sink::Memory(bytes), _) => {
-                self.memory.push_back(CachedImage {
-                    hash: image.hash,
-                    bytes: Arc::new(bytes),
-                    _held: image.held,
-                });
-                let size = |kept: &CachedImage| occupied(kept.bytes.len() as u64);
-                let mut total: u64 = self.memory.iter().map(size).sum();
-                let is_full = |total, images| total > self.store.limit || images > MAX_STORED;
-                while is_full(total, self.memory.len() as u64) && self.memory.len() > 1 {
-                    total -= self.memory.pop_front().as_ref().map_or(0, size);
-                }
+        }
+        if let Sink::Memory(bytes) = image.sink {
+            self.memory.push_back(CachedImage {
+                hash: image.hash,
+                bytes: Arc::new(bytes),
+                _held: image.held,
+            });
+            let size = |kept: &CachedImage| occupied(kept.bytes.len() as u64);
+            let mut total: u64 = self.memory.iter().map(size).sum();
+            let is_full = |total, images| total > self.store.limit || images > MAX_STORED;
+            while is_full(total, self.memory.len() as u64) && self.memory.len() > 1 {
+                total -= self.memory.pop_front().as_ref().map_or(0, size);
             }
-            (Sink::File(_), None) => {}
         }
         Ok(())
     }
@@ -325,15 +383,15 @@ impl Images {
     /// `NOT_FOUND` if the host does not have it, or has evicted it. The guest then sends it
     /// again.
     pub(crate) fn find(&self, hash: &Hash) -> Outcome<Stored> {
-        let Some(directory) = &self.store.directory else {
-            let held = self.memory.iter().find(|kept| kept.hash == *hash);
-            return held.map_or_else(missing, |kept| {
-                Ok(Stored {
-                    hash: *hash,
-                    size: kept.bytes.len() as u64,
-                    contents: Contents::Memory(Arc::clone(&kept.bytes)),
-                })
+        if let Some(kept) = self.memory.iter().find(|kept| kept.hash == *hash) {
+            return Ok(Stored {
+                hash: *hash,
+                size: kept.bytes.len() as u64,
+                contents: Contents::Memory(Arc::clone(&kept.bytes)),
             });
+        }
+        let Some(directory) = &self.store.directory else {
+            return missing();
         };
         let path = path(directory, hash);
         match std::fs::metadata(&path) {
@@ -423,10 +481,10 @@ fn path(directory: &Path, hash: &Hash) -> PathBuf {
     directory.join(blake3::Hash::from_bytes(*hash).to_hex().as_str())
 }
 
-fn io<T>(error: std::io::Error) -> Outcome<T> {
+fn unkept<T>(reason: &str) -> Outcome<T> {
     fail(
         Status::OPERATING_SYSTEM,
-        format!("the host cannot keep the image: {error}"),
+        format!("the host cannot keep the image: {reason}"),
     )
 }
 
@@ -649,6 +707,50 @@ mod tests {
             assert_eq!(status(full), Status::OUT_OF_MEMORY);
             images.write(&[3; 32], 5000, 0, &[7; 1000]).unwrap();
         }
+    }
+
+    /// Writing to the image's file fails from now on, as on a full disk.
+    fn refuse_writes(image: &mut Assembly) {
+        if let Sink::File(file) = &mut image.sink {
+            *file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        }
+    }
+
+    #[test]
+    fn images_that_the_directory_cannot_take_are_in_memory() {
+        let (directory, [_, mut files]) = stores(1 << 20);
+        let bytes = [7; 900];
+        // It is full when the image begins.
+        files.store.directory = Some(directory.path().join("missing"));
+        let first = send(&mut files, &bytes[..600], 100).unwrap();
+        // It is full in the middle of an image. The first part is in the file.
+        files.store.directory = Some(directory.path().to_owned());
+        let second = *blake3::hash(&bytes[..700]).as_bytes();
+        files.write(&second, 700, 0, &bytes[..300]).unwrap();
+        let held = files.account.held();
+        refuse_writes(&mut files.assembling[0]);
+        files.write(&second, 700, 300, &bytes[300..700]).unwrap();
+        assert_eq!(files.account.held(), held + ENTRY + 400);
+        // It is full when the image gets its name.
+        let third = *blake3::hash(&bytes[..800]).as_bytes();
+        files.write(&third, 800, 0, &bytes[..300]).unwrap();
+        files.store.directory = Some(directory.path().join("missing"));
+        files.write(&third, 800, 300, &bytes[300..800]).unwrap();
+
+        assert!(files.is_warned);
+        for (hash, size) in [(first, 600), (second, 700), (third, 800)] {
+            assert!(files.holds(&hash, size));
+            let stored = files.find(&hash).unwrap();
+            assert_eq!(*stored.load().unwrap(), bytes[..stored.size as usize]);
+            assert_eq!(stored.size, size);
+        }
+        assert_eq!(files.account.held(), 600 + 700 + 800 + 3 * ENTRY);
+        // Its other images are still found, and later ones are cached again.
+        files.store.directory = Some(directory.path().to_owned());
+        let cached = send(&mut files, &bytes, 900).unwrap();
+        assert!(path(directory.path(), &cached).exists());
+        assert!(files.holds(&cached, 900) && files.holds(&first, 600));
+        assert_eq!(files.memory.len(), 3);
     }
 
     #[test]

@@ -367,7 +367,8 @@ pub struct Shm {
 #[config(layer_attr(serde(deny_unknown_fields)))]
 pub struct Cache {
     /// Directory, with a separate cache for each VM, user or address; empty: systemd's
-    /// CacheDirectory=, or without one only each worker's memory.
+    /// CacheDirectory=, or without one only each worker's memory. An image that the directory
+    /// cannot take, because its disk is full or not writable, is only in its worker's memory, too.
     #[config(default = "", validate = absolute)]
     pub directory: PathBuf,
     /// Maximum size of each cache; 0 for none.

@@ -21,15 +21,24 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 pub(crate) trait Number: Copy + Serialize {
     /// The number; `None` if the value is a word instead.
     fn number(self) -> Option<u64>;
+
+    /// A bound of its range, as it would be written.
+    fn bound(bound: u64) -> String {
+        bound.to_string()
+    }
 }
 
 /// Accepts values from `MIN` to `MAX`.
 pub(crate) fn between<const MIN: u64, const MAX: u64>(value: &impl Number) -> Result<(), String> {
+    in_range(value, MIN, MAX)
+}
+
+fn in_range<T: Number>(value: &T, min: u64, max: u64) -> Result<(), String> {
     match value.number() {
-        Some(number) if !(MIN..=MAX).contains(&number) => Err(format!(
+        Some(number) if !(min..=max).contains(&number) => Err(format!(
             "expects a value from {} to {}, not {}",
-            Size(MIN),
-            Size(MAX),
+            T::bound(min),
+            T::bound(max),
             toml::Value::try_from(value).map_err(|error| error.to_string())?
         )),
         _ => Ok(()),
@@ -60,6 +69,7 @@ pub(crate) fn sentence(message: &str) -> String {
     match cut("invalid type: ").or_else(|| cut("invalid value: ")) {
         // serde's message for an enumeration, whose choices are unit variants.
         Some((_, "string only")) => "expects a string".to_owned(),
+        Some((got, "u32")) => format!("expects a whole number from 0 to {}, not {got}", u32::MAX),
         Some((got, expected)) => format!("expects {expected}, not {got}"),
         None => message.to_owned(),
     }
@@ -137,6 +147,10 @@ impl From<Size> for Mixed {
 impl Number for Size {
     fn number(self) -> Option<u64> {
         Some(self.0)
+    }
+
+    fn bound(bound: u64) -> String {
+        Self(bound).to_string()
     }
 }
 

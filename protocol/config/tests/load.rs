@@ -199,7 +199,16 @@ fn wrong_values_are_named_with_their_line() {
     for (text, expected) in [
         (
             "[limits]\n\nsessions = -1",
-            "main.toml:3: `limits.sessions` expects u32, not integer `-1`",
+            "main.toml:3: `limits.sessions` expects a whole number from 0 to 4294967295, not \
+             integer `-1`",
+        ),
+        (
+            "[limits]\npending = 0",
+            "main.toml:2: `limits.pending` expects a value from 1 to 4096, not 0",
+        ),
+        (
+            "[software]\nthreads = 100000",
+            "main.toml:2: `software.threads` expects a value from 0 to 1024, not 100000",
         ),
         (
             "[pool]\nwarm = 65",
@@ -216,7 +225,8 @@ fn wrong_values_are_named_with_their_line() {
         ),
         (
             "[device]\nindices = ['0']",
-            "main.toml:2: `device.indices` expects u32, not string \"0\"",
+            "main.toml:2: `device.indices` expects a whole number from 0 to 4294967295, not \
+             string \"0\"",
         ),
         (
             "[software]\ncompute_capability = 8.6",
@@ -380,7 +390,7 @@ fn mistakes_about_vms_are_one_sentence() {
         ),
         (
             "[vm.red]\nsessions = 5000\n",
-            "main.toml:2: `vm.red.sessions` expects a value from 0 to 4KiB, not 5000",
+            "main.toml:2: `vm.red.sessions` expects a value from 0 to 4096, not 5000",
         ),
         (
             "[vm.red]\ncid = 4\n[vm.blue]\ncid = 4\n",

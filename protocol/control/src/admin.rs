@@ -5,7 +5,10 @@
 use std::io::BufReader;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{FrameError, Message};
@@ -24,6 +27,9 @@ impl Message for Response {
     const MAX_LEN: usize = 16 << 20;
 }
 
+/// How long a daemon may take to accept a connection, and to answer what it answers at once.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A blocking connection to a daemon's control socket.
 #[derive(Debug)]
 pub struct Client {
@@ -40,28 +46,61 @@ pub struct Progress {
 }
 
 impl Client {
-    /// Connects to the socket at `path`.
+    /// Connects to the socket at `path`. If its backlog is full, because the daemon is
+    /// stopped, waits at most [`PATIENCE`].
     ///
     /// # Errors
     /// Errors of the operating system.
     pub fn connect(path: &Path) -> std::io::Result<Self> {
-        let stream = UnixStream::connect(path)?;
-        Ok(Self { stream })
+        let address = SocketAddrUnix::new(path)?;
+        let flags = SocketFlags::CLOEXEC;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // unix(7): it also limits connect.
+        set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+        rustix::net::connect(&socket, &address)?;
+        Ok(Self {
+            stream: socket.into(),
+        })
     }
 
-    /// Sends a request and returns the response.
+    /// Sends a request that the daemon answers at once, and returns the response.
     ///
     /// # Errors
-    /// [`FrameError`].
+    /// [`FrameError`]; [`FrameError::Silent`] after [`PATIENCE`], and then the connection is of
+    /// no further use.
     pub fn ask(&self, request: &Request) -> Result<Response, FrameError> {
-        self.order(request, |_| {})
+        self.ask_within(request, PATIENCE)
     }
 
-    /// Sends an order and returns its outcome. `progress` receives the progress before that.
+    fn ask_within(&self, request: &Request, limit: Duration) -> Result<Response, FrameError> {
+        let asked = self.stream.set_read_timeout(Some(limit));
+        let answer = asked
+            .map_err(FrameError::from)
+            .and_then(|()| self.exchange(request, |_| {}));
+        answer.map_err(|error| match error {
+            FrameError::Io(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                FrameError::Silent(limit.as_secs())
+            }
+            other => other,
+        })
+    }
+
+    /// Sends an order and returns its outcome, however long that takes. `progress` receives the
+    /// progress before that.
     ///
     /// # Errors
     /// [`FrameError`].
     pub fn order(
+        &self,
+        request: &Request,
+        progress: impl FnMut(Progress),
+    ) -> Result<Response, FrameError> {
+        self.stream.set_read_timeout(None)?;
+        self.exchange(request, progress)
+    }
+
+    fn exchange(
         &self,
         request: &Request,
         mut progress: impl FnMut(Progress),
@@ -490,4 +529,20 @@ pub struct DeviceInfo {
     pub sessions: u64,
     /// Why workers cannot open it, if they cannot.
     pub problem: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_does_not_answer_is_not_awaited() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let client = Client { stream: near };
+        let answer = client.ask_within(&Request::Version {}, Duration::from_millis(1));
+        assert!(matches!(answer, Err(FrameError::Silent(0))), "{answer:?}");
+        drop(far);
+        let answer = client.order(&Request::Version {}, |_| {});
+        assert!(matches!(answer, Err(FrameError::Io(_))), "{answer:?}");
+    }
 }

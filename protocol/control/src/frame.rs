@@ -48,6 +48,9 @@ pub enum FrameError {
     /// The frame is complete, but its JSON is not the expected message.
     #[error("bad message: {0}")]
     Content(#[from] serde_json::Error),
+    /// The peer does not answer within this number of seconds.
+    #[error("no answer came within {0} s")]
+    Silent(u64),
     /// The stream failed.
     #[error("the connection failed")]
     Io(#[from] io::Error),

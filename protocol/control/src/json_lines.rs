@@ -85,7 +85,12 @@ impl Assembler {
     /// [`FrameError::Content`]: the line is taken, and the next one may be
     /// good. After any other error the stream is of no use.
     pub fn take<M: Message>(&mut self) -> Result<Option<M>, FrameError> {
-        let Some(end) = self.bytes.iter().position(|byte| *byte == END) else {
+        // No JSON has this byte, but every frame of other protocols.
+        let end = self.bytes.iter().position(|byte| [END, 0].contains(byte));
+        if end.is_some_and(|end| self.bytes.get(end) == Some(&0)) {
+            return Err(FrameError::Foreign);
+        }
+        let Some(end) = end else {
             return match self.bytes.len() > M::MAX_LEN {
                 true => Err(FrameError::TooLong(self.bytes.len())),
                 false => Ok(None),

@@ -29,7 +29,7 @@
 use crate::files::open_own;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use paragpu_protocol::codec::{Bytes, DecodeError, Text, decode_all};
 use thiserror::Error;
@@ -174,6 +174,44 @@ pub enum StateError {
     /// The file or socket failed.
     #[error("the session cannot move: {0}")]
     Io(#[source] std::io::Error),
+    /// The file or directory of a checkpoint failed.
+    #[error("the checkpoint in {} cannot be {access}: {source}{}", directory.display(), advice(source))]
+    Checkpoint {
+        /// The directory.
+        directory: PathBuf,
+        /// "read" or "written".
+        access: &'static str,
+        /// The operating system's error.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl StateError {
+    /// Names the directory of a checkpoint that cannot be `access`: "read" or "written".
+    #[must_use]
+    pub fn in_directory(self, directory: &Path, access: &'static str) -> Self {
+        match self {
+            Self::Io(source) => Self::Checkpoint {
+                directory: directory.to_owned(),
+                access,
+                source,
+            },
+            other => other,
+        }
+    }
+}
+
+/// The advice if a checkpoint's directory cannot be used.
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::PermissionDenied => "; the user that paragpud runs as needs access to it",
+        ErrorKind::ReadOnlyFilesystem => {
+            "; if only paragpud's unit makes it read-only, name it in ReadWritePaths= (systemctl \
+             edit paragpud)"
+        }
+        _ => "",
+    }
 }
 
 impl From<std::io::Error> for StateError {
@@ -253,8 +291,15 @@ pub struct Owner {
 /// # Errors
 /// [`StateError`].
 pub fn owner(directory: &Path, name: &str) -> Result<(Owner, File), StateError> {
-    let mut file = open_own(directory, name)?;
-    let mut scanner = Scanner::new(BufReader::new(&file));
+    let opened = open_own(directory, name).map_err(StateError::from);
+    let file = opened.map_err(|error| error.in_directory(directory, "read"))?;
+    let owner = owner_of(&file).map_err(|error| error.in_directory(directory, "read"))?;
+    Ok((owner, file))
+}
+
+/// Reads the head of a file, and goes back to its start.
+fn owner_of(mut file: &File) -> Result<Owner, StateError> {
+    let mut scanner = Scanner::new(BufReader::new(file));
     let (Kind::Head, payload) = scanner.record()? else {
         return Err(StateError::Order("it does not begin with its head"));
     };
@@ -268,7 +313,7 @@ pub fn owner(directory: &Path, name: &str) -> Result<(Owner, File), StateError> 
         expires: (head.expires != 0).then_some(head.expires),
     };
     file.rewind()?;
-    Ok((owner, file))
+    Ok(owner)
 }
 
 fn checksum(start: &[u8], payload: &[&[u8]]) -> [u8; 16] {
@@ -489,6 +534,27 @@ mod tests {
         let skip = first.into_inner().len();
         let good = sample();
         assert!(matches!(read(&good[skip..]), Err(StateError::Checksum)));
+    }
+
+    #[test]
+    fn errors_of_a_checkpoint_name_its_directory() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().display().to_string();
+        let missing = owner(folder.path(), FILE).unwrap_err().to_string();
+        assert!(
+            missing.contains(&format!("{place} cannot be read")),
+            "{missing}"
+        );
+        let denied = StateError::from(std::io::Error::from(ErrorKind::PermissionDenied));
+        let denied = denied.in_directory(folder.path(), "written").to_string();
+        assert!(
+            denied.contains(&format!("{place} cannot be written")),
+            "{denied}"
+        );
+        assert!(denied.contains("needs access"), "{denied}");
+        std::fs::write(folder.path().join(FILE), sample()).unwrap();
+        let other = owner(folder.path(), FILE).unwrap_err();
+        assert!(matches!(other, StateError::Payload(_)), "{other}");
     }
 
     #[test]

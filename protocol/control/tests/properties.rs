@@ -330,6 +330,14 @@ fn survives<M: Message + PartialEq + std::fmt::Debug>(message: &M, cut: prop::sa
     assert_eq!(assembler.pending(), start.len());
 }
 
+#[test]
+fn another_protocol_is_refused_before_its_line_ends() {
+    let mut assembler = Assembler::default();
+    assembler.push(b"\x20\x00\x00\x00");
+    let taken = assembler.take::<Request>();
+    assert!(matches!(taken, Err(FrameError::Foreign)), "{taken:?}");
+}
+
 /// Any bytes are a message or an error for every reader.
 fn is_total<M: Message>(bytes: &[u8]) {
     let _ = frame::decode::<M>(bytes);

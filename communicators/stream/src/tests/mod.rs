@@ -2,6 +2,7 @@
 
 mod handshake;
 mod properties;
+mod secured;
 mod vsock;
 
 use std::io::Write;

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error as TravelError, Polling, Wait};
 use paragpu_communicator_ring::{pci, shm};
-use paragpu_communicator_secure::{
-    Credentials, Error as SecureError, Files, Handshake, KeyLifetime,
-};
+use paragpu_communicator_secure::{Credentials, Files, Handshake, KeyLifetime};
 use paragpu_communicator_stream as stream;
 use paragpu_communicator_stream::secured::ConnectError;
 use paragpu_config::guest::{Guest, Tcp, Vsock};
@@ -18,6 +16,7 @@ use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
 use paragpu_protocol::handshake::{Hello, Move, Refusal, Transport, VERSION, Version, Welcome};
 use paragpu_protocol::layout::Regions;
 
+use super::advice::{broken_advice, no_channel, unix_advice, vsock_advice};
 use crate::error::Error;
 use crate::staging_layout;
 
@@ -254,14 +253,38 @@ impl Attempt<'_> {
     }
 
     fn by(&self, communicator: Communicator) -> Result<(Connection, Welcome), Error> {
-        match communicator {
+        let met = match communicator {
             Communicator::Pci => self.pci(&self.config.pci.device),
             Communicator::Shm => self.shm(&self.config.shm.socket),
             Communicator::Unix => self.unix(&self.config.unix.socket),
             Communicator::Vsock => self.vsock(),
             Communicator::Tcp => self.tcp(),
             // `auto` is not a communicator itself.
-            Communicator::Auto => Err(Error::NothingFound(communicator.to_string())),
+            Communicator::Auto => return Err(Error::NothingFound(communicator.to_string())),
+        };
+        met.map_err(|unmet| match unmet {
+            Unmet::Failed(error) => error,
+            Unmet::Broke(source) => Error::Broke {
+                place: self.place(communicator),
+                advice: broken_advice(&source),
+                source,
+            },
+        })
+    }
+
+    /// The communicator and the configured address, for errors.
+    fn place(&self, communicator: Communicator) -> String {
+        let config = self.config;
+        match communicator {
+            Communicator::Pci => format!("the device {}", config.pci.device.display()),
+            Communicator::Shm => format!("the socket {}", config.shm.socket.display()),
+            Communicator::Unix => format!("the socket {}", config.unix.socket.display()),
+            Communicator::Vsock => format!("vsock {}:{}", config.vsock.cid, config.vsock.port),
+            Communicator::Tcp => {
+                let address = config.tcp.address.0.as_deref().unwrap_or_default();
+                format!("tcp {address}")
+            }
+            Communicator::Auto => communicator.to_string(),
         }
     }
 
@@ -289,7 +312,7 @@ impl Attempt<'_> {
         }
     }
 
-    fn over(&self, socket: OwnedFd) -> Result<Connection, Error> {
+    fn over(&self, socket: OwnedFd) -> Result<Connection, Unmet> {
         Ok(stream::over(socket, self.options())?)
     }
 
@@ -300,19 +323,19 @@ impl Attempt<'_> {
         }
     }
 
-    fn unix(&self, path: &Path) -> Result<(Connection, Welcome), Error> {
+    fn unix(&self, path: &Path) -> Result<(Connection, Welcome), Unmet> {
         self.stream(dial_unix(path)?)
     }
 
-    fn tcp(&self) -> Result<(Connection, Welcome), Error> {
+    fn tcp(&self) -> Result<(Connection, Welcome), Unmet> {
         let over = &self.config.tcp.over;
         if !over.is_empty() {
-            return Err(Error::Refused(over.clone()));
+            return Err(Error::Refused(over.clone()).into());
         }
         let address = self.config.tcp.address.0.as_deref().unwrap_or_default();
         let socket = stream::sockets::connect_tcp(address, TCP_PATIENCE).map_err(|error| {
             Error::NoAnswer {
-                place: format!("tcp {address}"),
+                place: self.place(Communicator::Tcp),
                 advice: "is paragpud running there with `tcp.listen` set, and no firewall between?",
                 source: Box::new(error),
             }
@@ -324,13 +347,14 @@ impl Attempt<'_> {
     }
 
     /// Performs the TLS handshake, then sends the hello.
-    fn under_tls(&self, socket: OwnedFd) -> Result<(Connection, Welcome), Error> {
+    fn under_tls(&self, socket: OwnedFd) -> Result<(Connection, Welcome), Unmet> {
         let tcp = &self.config.tcp;
         let files = Files {
             key_shared: tcp.key_shared,
             ..Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key)
         };
-        let credentials = Credentials::load(files, KeyLifetime::Replaceable)?;
+        let loaded = Credentials::load(files, KeyLifetime::Replaceable);
+        let credentials = loaded.map_err(Error::Certificate)?;
         let name = host_name(tcp);
         let untrusted = |reason: String| Error::Untrusted {
             name: name.to_owned(),
@@ -343,22 +367,21 @@ impl Attempt<'_> {
         let met =
             stream::secured::exchange(&socket, Handshake::new(client), kind, &hello, deadline);
         let (header, payload, secured) = met.map_err(|unmet| match unmet {
-            ConnectError::Secure(SecureError::Plain | SecureError::Ended) => {
-                Error::NoTls(name.to_owned())
-            }
-            ConnectError::Secure(error) => untrusted(error.to_string()),
-            ConnectError::Lost(error) => error.into(),
+            ConnectError::NoTls => Unmet::Failed(Error::NoTls(name.to_owned())),
+            ConnectError::Closed => Unmet::Failed(Error::Closed(name.to_owned())),
+            ConnectError::Secure(error) => Unmet::Failed(untrusted(error.to_string())),
+            ConnectError::Lost(error) => Unmet::Broke(error),
         })?;
         let welcome = answer(header.kind, &payload)?;
         let connection = stream::over_secured(socket, self.options(), secured)?;
         Ok((connection, welcome))
     }
 
-    fn vsock(&self) -> Result<(Connection, Welcome), Error> {
+    fn vsock(&self) -> Result<(Connection, Welcome), Unmet> {
         let Vsock { cid, port, .. } = self.config.vsock;
         let socket =
             stream::sockets::connect_vsock(cid, port).map_err(|error| Error::NoAnswer {
-                place: format!("vsock {cid}:{port}"),
+                place: self.place(Communicator::Vsock),
                 advice: vsock_advice(&error),
                 source: Box::new(error),
             })?;
@@ -366,7 +389,7 @@ impl Attempt<'_> {
     }
 
     /// Sends the hello on a connected socket.
-    fn stream(&self, socket: impl Into<OwnedFd>) -> Result<(Connection, Welcome), Error> {
+    fn stream(&self, socket: impl Into<OwnedFd>) -> Result<(Connection, Welcome), Unmet> {
         let socket = socket.into();
         let deadline = Some(Instant::now() + PATIENCE);
         let hello = self.hello(Transport::Stream);
@@ -377,7 +400,7 @@ impl Attempt<'_> {
         Ok((self.over(socket)?, welcome))
     }
 
-    fn shm(&self, path: &Path) -> Result<(Connection, Welcome), Error> {
+    fn shm(&self, path: &Path) -> Result<(Connection, Welcome), Unmet> {
         let socket = dial_unix(path)?;
         let deadline = Some(Instant::now() + PATIENCE);
         let hello = self.hello(Transport::Shm);
@@ -389,7 +412,7 @@ impl Attempt<'_> {
         Ok((connection, welcome))
     }
 
-    fn pci(&self, node: &Path) -> Result<(Connection, Welcome), Error> {
+    fn pci(&self, node: &Path) -> Result<(Connection, Welcome), Unmet> {
         let mut connection = pci::attach_guest(node, self.rings(), staging_layout::reach)
             .map_err(|error| no_channel(node, error))?;
         if !self.config.pci.direct {
@@ -405,16 +428,36 @@ impl Attempt<'_> {
             match connection.receiver.receive(Wait::Until(deadline))? {
                 Some(frame) => break answer(frame.header.kind, frame.payload)?,
                 None if Instant::now() >= deadline => {
-                    return Err(Error::NoAnswer {
-                        place: format!("the device {}", node.display()),
+                    let timeout = std::io::Error::from(std::io::ErrorKind::TimedOut);
+                    return Err(Unmet::Failed(Error::NoAnswer {
+                        place: self.place(Communicator::Pci),
                         advice: "is paragpud running on the VM's host?",
-                        source: Box::new(TravelError::protocol("the host sent no welcome")),
-                    });
+                        source: Box::new(TravelError::io("the host sent no welcome", timeout)),
+                    }));
                 }
                 None => {}
             }
         };
         Ok((connection, welcome))
+    }
+}
+
+/// Why an attempt failed.
+enum Unmet {
+    Failed(Error),
+    /// The connection broke during the handshake.
+    Broke(TravelError),
+}
+
+impl From<Error> for Unmet {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<TravelError> for Unmet {
+    fn from(error: TravelError) -> Self {
+        Self::Broke(error)
     }
 }
 
@@ -428,55 +471,6 @@ fn host_name(tcp: &Tcp) -> &str {
     name.strip_prefix('[')
         .and_then(|name| name.strip_suffix(']'))
         .unwrap_or(name)
-}
-
-/// The error if a guest cannot use its VM's device.
-fn no_channel(node: &Path, error: TravelError) -> Error {
-    let full = std::io::ErrorKind::StorageFull;
-    match error {
-        // The module reports this if no channel is free.
-        TravelError::Io { source, .. } if source.kind() == full => {
-            Error::ChannelsTaken(node.display().to_string())
-        }
-        error => Error::NoAnswer {
-            place: format!("the device {}", node.display()),
-            advice: "is the module `paragpu` loaded, and does this user belong to the group of the device file?",
-            source: Box::new(error),
-        },
-    }
-}
-
-/// The advice if a guest cannot use its host's vsock.
-fn vsock_advice(error: &TravelError) -> &'static str {
-    use std::io::ErrorKind;
-    let kind = match error {
-        TravelError::Io { source, .. } => source.kind(),
-        _ => ErrorKind::Other,
-    };
-    match kind {
-        // Some devices reset connections to a port without a listener, others do
-        // not answer.
-        ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused | ErrorKind::TimedOut => {
-            "is paragpud running there with `vsock.port` or `vsock.unix` set to this port, and is \
-             vsock.cid right?"
-        }
-        _ => {
-            "this machine has no vsock device: does the VM have one, and is its driver loaded \
-             (vmw_vsock_virtio_transport, vmw_vsock_vmci_transport or hv_sock)?"
-        }
-    }
-}
-
-/// The advice if a guest cannot reach the daemon of its machine.
-fn unix_advice(error: &TravelError) -> &'static str {
-    let denied = std::io::ErrorKind::PermissionDenied;
-    match error {
-        TravelError::Io { source, .. } if source.kind() == denied => {
-            "only members of its group may use it (ls -l), which is paragpu in the Debian \
-             packages: usermod -aG paragpu USER"
-        }
-        _ => "is paragpud running (systemctl status paragpud)?",
-    }
 }
 
 fn dial_unix(path: &Path) -> Result<std::os::unix::net::UnixStream, Error> {
@@ -510,5 +504,92 @@ fn answer(kind: u16, payload: &[u8]) -> Result<Welcome, Error> {
             })
         }
         _ => Err(Error::BadAnswer(format!("a frame of kind {kind:#06x}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::error::chain;
+
+    fn guest_of(address: &str) -> Guest {
+        let mut config = Guest {
+            communicator: Communicator::Tcp,
+            ..Guest::default()
+        };
+        config.tcp.address.0 = Some(address.to_owned());
+        config
+    }
+
+    /// The error of a guest whose host answers a hello with `bytes` and ends the connection.
+    fn error(bytes: &'static [u8]) -> (Error, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let config = guest_of(&address);
+        let host = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.write_all(bytes).unwrap();
+            socket.shutdown(std::net::Shutdown::Write).unwrap();
+            let _ = socket.read_to_end(&mut Vec::new());
+        });
+        let error = connect(&config, 0).unwrap_err();
+        host.join().unwrap();
+        (error, address)
+    }
+
+    #[test]
+    fn a_broken_handshake_names_the_address() {
+        for (bytes, reason) in [
+            (
+                &b"HTTP/1.1 400 Bad Request\r\n"[..],
+                "does not speak its protocol",
+            ),
+            (b"", "Its log may say why"),
+        ] {
+            let (error, address) = error(bytes);
+            let said = chain(&error);
+            assert!(matches!(error, Error::Broke { .. }), "{said}");
+            assert!(said.contains(&format!("tcp {address}")), "{said}");
+            assert!(said.contains(reason), "{said}");
+            assert!(!error.is_timeout());
+        }
+    }
+
+    #[test]
+    fn a_silent_host_is_a_timeout() {
+        let timeout = std::io::Error::from(std::io::ErrorKind::TimedOut);
+        let source = TravelError::io("the peer did not answer in time", timeout);
+        let advice = broken_advice(&source);
+        assert!(advice.contains("does not answer"), "{advice}");
+        let place = "tcp host:1".into();
+        assert!(
+            Error::Broke {
+                place,
+                advice,
+                source
+            }
+            .is_timeout()
+        );
+    }
+
+    #[test]
+    fn a_missing_certificate_is_named_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut config = guest_of(&listener.local_addr().unwrap().to_string());
+        let missing = tempfile::tempdir().unwrap().path().join("ca.pem");
+        for file in [
+            &mut config.tcp.ca,
+            &mut config.tcp.certificate,
+            &mut config.tcp.key,
+        ] {
+            *file = missing.clone();
+        }
+        let error = connect(&config, 0).unwrap_err();
+        let said = chain(&error);
+        assert!(matches!(error, Error::Certificate(_)), "{said}");
+        assert_eq!(said.matches("cannot be used").count(), 1, "{said}");
     }
 }

@@ -1,6 +1,7 @@
 //! A session's connection, and the ones that replace it: posting and calling.
 //! Waiting threads read the replies: [`receive`].
 
+mod advice;
 pub mod connect;
 mod pause;
 mod pinned;
@@ -32,6 +33,7 @@ use crate::alone::Alone;
 use crate::error::Result;
 use crate::statistics;
 use crate::sys::memory::{HostRows, HostSlice};
+use crate::sys::process;
 use crate::thread_number::ThreadNumber;
 pub(crate) use pinned::{Content, PinnedMemory};
 pub(crate) use question::Question;
@@ -124,6 +126,8 @@ pub struct Link {
     /// The sender, so that it can be closed and used while threads wait in it.
     current: Mutex<Arc<dyn Sender>>,
     waker: Mutex<Arc<dyn Wake>>,
+    /// The process that made the current connection.
+    process: AtomicU32,
     /// How the session reconnects, if it can.
     recovery: Option<Recovery>,
     slots: Arc<Slots>,
@@ -250,6 +254,7 @@ impl Link {
             gathers: AtomicBool::new(connection.sender.gathers()),
             current: Mutex::new(connection.sender),
             waker: Mutex::new(waker),
+            process: AtomicU32::new(process::note_connected()),
             recovery,
             slots: Arc::new(Slots::new()),
             parked: Mutex::new(Vec::new()),
@@ -545,16 +550,30 @@ impl Link {
         self.positions.executed.load(Ordering::Relaxed)
     }
 
-    /// Ends the session with a goodbye to the host.
+    /// Ends the session with a goodbye to the host. In a child that has its parent's
+    /// connection, it ends here only.
     pub fn close(&self) {
-        if self.state.end(Status::DEINITIALIZED).is_ok() {
+        if self.state.end(Status::DEINITIALIZED).is_ok() && self.is_own() {
             let sender = self.sender();
             let _ = sender.try_send(Control::Goodbye.kind(), 0, Some(0), &[]);
             let _ = sender.flush();
         }
-        self.sender().close();
+        self.disconnect(&*self.sender());
         for slot in self.slots.all() {
             slot.fail();
+        }
+    }
+
+    /// Whether this process made the current connection. A child of `_Fork` or clone(2), of
+    /// which no handler learns, has its parent's.
+    fn is_own(&self) -> bool {
+        self.process.load(Ordering::Relaxed) == std::process::id()
+    }
+
+    /// Closes a sender of this link, unless it is the parent's.
+    fn disconnect(&self, sender: &dyn Sender) {
+        if self.is_own() {
+            sender.close();
         }
     }
 
@@ -743,7 +762,7 @@ impl Link {
                          every further CUDA call fails. Look at the host's log (journalctl -u paragpud)."
                     );
                 }
-                self.sender().close();
+                self.disconnect(&*self.sender());
                 for slot in self.slots.all() {
                     slot.fail();
                 }

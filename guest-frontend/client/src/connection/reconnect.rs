@@ -323,7 +323,9 @@ impl Link {
         self.positions.taken.fetch_max(taken, Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
         // Ends threads that still wait for room in the old connection.
-        outgoing.sender.close();
+        self.disconnect(&*outgoing.sender);
+        self.process
+            .store(process::note_connected(), Ordering::Relaxed);
         outgoing.generation += 1;
         self.gathers
             .store(connection.sender.gathers(), Ordering::Relaxed);

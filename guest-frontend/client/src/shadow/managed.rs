@@ -446,6 +446,27 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_was_handed_over_by_parts_is_not_kept_when_it_is_freed() {
+        let _alone = ALONE.lock();
+        let ranges = ManagedRanges::of_process();
+        let home = session();
+        for is_accessed in [false, true, false] {
+            let Some(Seen { start, program }) = range(&home) else {
+                return;
+            };
+            if is_accessed {
+                program.overwrite(0, [1; 8]);
+            }
+            // As a prefetch does. Then no work has anything to hand over.
+            ranges.before_use(start, LENGTH as u64).unwrap();
+            assert!(ranges.presence.is_none());
+            ranges.before_work().unwrap();
+            assert!(ranges.remove(start));
+        }
+        assert!(ranges.presence.take_ranges().is_empty());
+    }
+
+    #[test]
     fn an_access_fetches_a_long_run_where_the_program_is_expected() {
         const UNIT: usize = 64 << 10;
         let _alone = ALONE.lock();

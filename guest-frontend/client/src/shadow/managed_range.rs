@@ -74,7 +74,8 @@ pub(super) struct Presence {
     lent: AtomicU64,
     /// The number at the last time that all pages were taken back.
     returned: AtomicU64,
-    /// The ranges that are counted in `units`.
+    /// The ranges that are counted in `units`, and such that were until their last hand-over of
+    /// a part.
     ranges: Mutex<Vec<Arc<ManagedRange>>>,
     /// The sessions.
     users: RwLock<Vec<Weak<dyn Work>>>,
@@ -122,6 +123,18 @@ impl Presence {
     /// Takes the ranges of which the program has pages.
     pub(super) fn take_ranges(&self) -> Vec<Arc<ManagedRange>> {
         std::mem::take(&mut *self.ranges.lock())
+    }
+
+    /// Removes a range from the list, unless another thread has taken the list. The range's lock
+    /// is held, as when it is listed.
+    fn strike(&self, range: &ManagedRange) {
+        let mut ranges = self.ranges.lock();
+        let found = ranges
+            .iter()
+            .position(|other| std::ptr::eq(&**other, range));
+        if let Some(found) = found {
+            ranges.swap_remove(found);
+        }
     }
 
     /// Records that all pages were taken back after there were so many loans. Not before:
@@ -261,11 +274,15 @@ impl ManagedRange {
         (from, end - from)
     }
 
-    /// Takes the pages away for good. Their contents are lost.
+    /// Takes the pages away for good. Their contents are lost. It is no longer listed: if other
+    /// ranges have no pages either, no work would take it from the list.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         if state.pages.take().is_none() {
             return;
+        }
+        if std::mem::take(&mut state.is_listed) {
+            self.presence.strike(self);
         }
         let present = state.units.iter().filter(|unit| unit.is_present()).count();
         let zeros = usize::from(state.has_zeros);

@@ -9,8 +9,8 @@
 //! - After each call that found work complete, the guest fetches the device's changes,
 //!   as long as work that may write to a shadow is not known to be complete.
 //! - Both directions send only what differs from the state that both sides last agreed
-//!   on. Program and device may thus write different bytes of a shadow at the same
-//!   time.
+//!   on, byte by byte. Program and device may thus write different bytes of a shadow at
+//!   the same time.
 //! - A copy from such memory to the device takes the program's contents at the time of
 //!   the call.
 //! - Around a host function both happen as well. The host executes these calls ahead of
@@ -18,8 +18,10 @@
 //!
 //! Where the program has separate memory at addresses of the device, it is synchronized
 //! in the same way: `__managed__` variables ([`crate::managed_variable`]) and maps
-//! ([`crate::host_view`]).
+//! ([`crate::host_view`]). There, a run of at least 256 bytes in which the program changed each
+//! word of 4 bytes is sent as a whole.
 
+pub(crate) mod difference;
 mod managed;
 mod managed_range;
 pub(crate) mod patch;

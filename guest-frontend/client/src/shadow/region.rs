@@ -1,6 +1,7 @@
 //! One shadow: the program's bytes, the state that both sides agree on, and the merging
 //! of either side's changes.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -8,16 +9,18 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::ShadowRead;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::difference::{differing_bytes, differing_units, differing_words, equal_bytes};
 use super::patch::{Patch, WRITE};
 use crate::connection::Link;
 use crate::error::Result;
 use crate::progress::{Awaited, Progress};
 use crate::sys::memory::{HostRows, HostSlice, PAGE};
 
-/// Unit of comparison in bytes.
-const UNIT: usize = 16;
 /// Number of bytes that are merged at once if all of them differ.
 const WORD: usize = 8;
+/// Minimum size in bytes of a run in device memory of which every aligned word of 4 bytes
+/// differs, and which is sent as a whole.
+const DENSE: usize = 256;
 
 /// One shadow.
 #[derive(Debug)]
@@ -283,7 +286,9 @@ impl Region {
         }
     }
 
-    /// Sends the program's changes in `[offset, offset + size)`.
+    /// Sends the program's changes in `[offset, offset + size)`. The device may have written other
+    /// bytes since both sides last agreed. So for device memory, only changed bytes are sent; with a
+    /// shadow, the host tells them by what both sides agreed on.
     pub(super) fn push(&self, link: &Link, offset: usize, size: usize) -> Result<()> {
         let end = offset.saturating_add(size).min(self.host.len());
         let mut state = self.state.lock();
@@ -299,41 +304,57 @@ impl Region {
             else {
                 return Err(Status::UNKNOWN);
             };
-            // Most pages are unchanged, and a whole page is compared faster than its units.
+            // Most pages are unchanged, and a whole page is compared fastest.
             if agreed == now {
                 at = stop;
                 continue;
             }
-            let Some((from, to)) = self.changed_run(&state.agreed, at, end) else {
-                at = stop;
-                continue;
-            };
-            let agreed = Arc::make_mut(&mut state.agreed);
-            let Some(agreed) = agreed.get_mut(from..to) else {
-                return Err(Status::UNKNOWN);
-            };
-            // Both sides agree on the bytes sent, even if the program writes in the meantime.
-            agreed.copy_from_slice(self.host.part(from, to - from));
-            at = to;
-            if !patch.holds(from, to - from) {
-                patch.send(link, self.device)?;
+            let agreed: &mut Vec<u8> = Arc::make_mut(&mut state.agreed);
+            while let Some((from, to)) = self.changed_run(agreed, at..stop, end) {
+                let Some(agreed) = agreed.get_mut(from..to) else {
+                    return Err(Status::UNKNOWN);
+                };
+                // Both sides agree on the bytes sent, even if the program writes in the meantime.
+                agreed.copy_from_slice(self.host.part(from, to - from));
+                if !patch.holds(from, to - from) {
+                    patch.send(link, self.device)?;
+                }
+                patch.add(from, agreed);
+                at = to;
             }
-            patch.add(from, agreed);
+            at = at.max(stop);
         }
         patch.send(link, self.device)
     }
 
-    /// The first run of differing units in `at..end`, at most one write long.
-    fn changed_run(&self, agreed: &[u8], at: usize, end: usize) -> Option<(usize, usize)> {
-        let now = self.host.part(at, end - at);
-        let same = equal_units(agreed.get(at..end)?, now);
-        if same == now.len() {
+    /// The first run of differing bytes that begins in `within`, before `end` and at most one
+    /// write long.
+    fn changed_run(
+        &self,
+        agreed: &[u8],
+        within: Range<usize>,
+        end: usize,
+    ) -> Option<(usize, usize)> {
+        let length = within.len();
+        let begin = agreed.get(within.clone())?;
+        let same = equal_bytes(begin, self.host.part(within.start, length));
+        if same == length {
             return None;
         }
-        let from = at + same;
+        let from = within.start + same;
         let limit = (from + WRITE).min(end);
-        let now = self.host.part(from, limit - from);
-        Some((from, from + differing_units(agreed.get(from..limit)?, now)))
+        let (agreed, now) = (agreed.get(from..limit)?, self.host.part(from, limit - from));
+        let run = if self.is_shadow {
+            differing_units(agreed, now)
+        } else {
+            // The host copies each run to device memory by itself, and most values that are
+            // written over others have some bytes in common with them.
+            let dense = differing_words(agreed, now, from);
+            let dense = if dense >= DENSE { dense } else { 0 };
+            differing_bytes(agreed, now).max(dense)
+        };
+        // The program may have changed it back meanwhile.
+        Some((from, from + run.max(1)))
     }
 
     /// Fetches the device's changes, and removes completed writers. `session` is the progress
@@ -424,31 +445,6 @@ impl Region {
     }
 }
 
-/// Number of bytes before the first unit in which two slices of equal length differ.
-fn equal_units(one: &[u8], other: &[u8]) -> usize {
-    units(one, other, |same| same)
-}
-
-/// Number of bytes before the first unit in which they are equal.
-fn differing_units(one: &[u8], other: &[u8]) -> usize {
-    units(one, other, |same| !same)
-}
-
-/// Number of bytes in the leading units, including a shorter last one, that are `wanted`.
-fn units(one: &[u8], other: &[u8], wanted: impl Fn(bool) -> bool) -> usize {
-    let ((ones, one_rest), (others, other_rest)) =
-        (one.as_chunks::<UNIT>(), other.as_chunks::<UNIT>());
-    let pairs = ones.iter().zip(others);
-    let found = pairs
-        .map(|(one, other)| u128::from_ne_bytes(*one) == u128::from_ne_bytes(*other))
-        .position(|same| !wanted(same));
-    match found {
-        Some(unit) => unit * UNIT,
-        None if wanted(one_rest == other_rest) => one.len(),
-        None => one.len() - one_rest.len(),
-    }
-}
-
 fn holds(start: u64, length: u64, address: u64, size: u64) -> bool {
     address
         .checked_sub(start)
@@ -472,15 +468,73 @@ mod tests {
         })
     }
 
+    /// Which bytes a push sends, each at most once.
+    fn sent(region: &Region, agreed: &[u8]) -> Vec<bool> {
+        let mut sent = vec![false; agreed.len()];
+        let mut at = 0;
+        while let Some((from, to)) = region.changed_run(agreed, at..agreed.len(), agreed.len()) {
+            assert!(from >= at && to > from);
+            sent[from..to].fill(true);
+            at = to;
+        }
+        sent
+    }
+
+    fn differing(one: &[u8], other: &[u8]) -> Vec<bool> {
+        one.iter().zip(other).map(|(a, b)| a != b).collect()
+    }
+
+    /// Values of 4 bytes that were all written over zeros, and have bytes in common with them.
+    fn small_values(count: u32) -> Vec<u8> {
+        (1..=count)
+            .flat_map(|value| (value * 3).to_le_bytes())
+            .collect()
+    }
+
+    #[test]
+    fn small_values_go_to_device_memory_in_one_run() {
+        let mut now = small_values(1000);
+        now.extend([0; 100]);
+        let agreed = vec![0; now.len()];
+        let region = Region::of_device(HostSlice::of(&mut now));
+        // 3000 has two bytes.
+        assert_eq!(
+            region.changed_run(&agreed, 0..1, now.len()),
+            Some((0, 3998))
+        );
+        assert_eq!(
+            region.changed_run(&agreed, 3998..now.len(), now.len()),
+            None
+        );
+        // A few values are sent byte by byte.
+        now.truncate(40);
+        assert_eq!(
+            sent(&region_of(&mut now), &agreed[..40]),
+            differing(&agreed[..40], &now)
+        );
+    }
+
+    fn region_of(now: &mut [u8]) -> Arc<Region> {
+        Region::of_device(HostSlice::of(now))
+    }
+
     proptest! {
         #[test]
-        fn equal_units_end_at_the_first_difference((one, other) in alike()) {
-            let same: Vec<bool> = one.chunks(UNIT).zip(other.chunks(UNIT)).map(|(a, b)| a == b).collect();
-            let before = |units: usize| (units * UNIT).min(one.len());
-            let equal = same.iter().take_while(|same| **same).count();
-            prop_assert_eq!(equal_units(&one, &other), before(equal));
-            let differing = same.iter().take_while(|same| !**same).count();
-            prop_assert_eq!(differing_units(&one, &other), before(differing));
+        fn what_the_program_changed_is_sent((agreed, mut now) in alike()) {
+            let region = Region::new(HostSlice::of(&mut now), 0, 0, 0);
+            let sent = sent(&region, &agreed);
+            let changed = differing(&agreed, &now);
+            prop_assert!(changed.iter().zip(&sent).all(|(changed, sent)| *sent || !changed));
+            // A run ends at latest behind 30 bytes that did not change.
+            let idle = sent.windows(31).zip(changed.windows(31));
+            prop_assert!(idle.into_iter().all(|(sent, changed)| sent.contains(&false) || changed.contains(&true)));
+        }
+
+        #[test]
+        fn device_memory_gets_what_the_program_changed((agreed, mut now) in alike()) {
+            let region = Region::of_device(HostSlice::of(&mut now));
+            // Too short to be dense.
+            prop_assert_eq!(sent(&region, &agreed), differing(&agreed, &now));
         }
 
         #[test]

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 
 use parking_lot::Mutex;
@@ -10,6 +10,8 @@ use parking_lot::Mutex;
 use super::moved_pages;
 
 static FORKED: AtomicBool = AtomicBool::new(false);
+/// The process that connected last; 0 for none.
+static CONNECTED: AtomicU32 = AtomicU32::new(0);
 static LAST: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
 
 extern "C" fn in_child() {
@@ -18,7 +20,10 @@ extern "C" fn in_child() {
 }
 
 extern "C" fn at_exit() {
-    if forked() {
+    // A child that was made without the handlers for fork (`_Fork`, clone(2)) has its parent's
+    // sessions, too.
+    let connected = CONNECTED.load(Ordering::Relaxed);
+    if forked() || (connected != 0 && connected != std::process::id()) {
         return;
     }
     let last = std::mem::take(&mut *LAST.lock());
@@ -49,7 +54,15 @@ pub fn forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// Registers a function to run when the process exits normally, except in forked children.
+/// Notes that the calling process has a connection of its own. Returns its process ID.
+pub(crate) fn note_connected() -> u32 {
+    let own = std::process::id();
+    CONNECTED.store(own, Ordering::Relaxed);
+    own
+}
+
+/// Registers a function to run when the process exits normally, except in children that have
+/// no connection of their own.
 pub fn at_end(function: fn()) {
     static ONCE: Once = Once::new();
     // SAFETY: the handler is a function without state that never unwinds.

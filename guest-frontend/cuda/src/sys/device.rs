@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use paragpu_abi::{CUasyncCallback, CUasyncCallbackHandle, CUdevice, CUdevprop, CUuuid};
 use paragpu_client::monitor::Monitor;
@@ -21,12 +22,18 @@ use crate::visible::{self, Candidate, Entry, Order};
 
 /// The version of cuda.h that this interface implements.
 const INTERFACE_VERSION: i32 = 13_000;
+/// How long a host that did not answer in time is not tried again. Programs try twice in a
+/// row, in cuDriverGetVersion and in cuInit, and would wait twice.
+const PAUSE: Duration = Duration::from_secs(60);
 
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 static OPENING: Mutex<()> = Mutex::new(());
 static CONFIG: OnceLock<Guest> = OnceLock::new();
 static SESSIONS: [OnceLock<&'static Session>; MAX_DEVICES as usize] =
     [const { OnceLock::new() }; MAX_DEVICES as usize];
+static ATTEMPTS: Attempts = Attempts {
+    timeout: Mutex::new(None),
+};
 static SNAPSHOTS: [OnceLock<Arc<Snapshot>>; MAX_DEVICES as usize] =
     [const { OnceLock::new() }; MAX_DEVICES as usize];
 
@@ -40,6 +47,32 @@ fn report(error: &Error) {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if !REPORTED.swap(true, Ordering::Relaxed) {
         eprintln!("paragpu: {}", chain(error));
+    }
+}
+
+/// Attempts to reach the host.
+struct Attempts {
+    /// When the last timeout ended, and its status.
+    timeout: Mutex<Option<(Instant, Status)>>,
+}
+
+impl Attempts {
+    /// Makes an attempt, unless one has ended with a timeout in the last [`PAUSE`]. Prints why
+    /// it failed.
+    fn make<T>(&self, attempt: impl FnOnce() -> Result<T, Error>) -> Result<T> {
+        let timeout = *self.timeout.lock();
+        if let Some((end, status)) = timeout
+            && end.elapsed() < PAUSE
+        {
+            return Err(status);
+        }
+        attempt().map_err(|error| {
+            report(&error);
+            if error.is_timeout() {
+                *self.timeout.lock() = Some((Instant::now(), error.status()));
+            }
+            error.status()
+        })
     }
 }
 
@@ -98,18 +131,10 @@ pub fn session(ordinal: u32) -> Result<&'static Session> {
     if let Some(session) = slot.get() {
         return Ok(session);
     }
-    let opened = config().and_then(|config| Session::open(config, ordinal));
-    match opened {
-        Ok(session) => {
-            // Sessions live until the process exits.
-            let session: &Session = Box::leak(Box::new(session));
-            Ok(peers::join(session, || *slot.get_or_init(|| session)))
-        }
-        Err(error) => {
-            report(&error);
-            Err(error.status())
-        }
-    }
+    let opened = ATTEMPTS.make(|| Session::open(config()?, ordinal))?;
+    // Sessions live until the process exits.
+    let session: &Session = Box::leak(Box::new(opened));
+    Ok(peers::join(session, || *slot.get_or_init(|| session)))
 }
 
 /// The session of a device, if it was ever used.
@@ -181,11 +206,7 @@ fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>>
 
 /// A connection for queries.
 fn monitor(ordinal: u32) -> Result<Monitor> {
-    let opened = config().and_then(|config| Monitor::open(config, ordinal));
-    opened.map_err(|error| {
-        report(&error);
-        error.status()
-    })
+    ATTEMPTS.make(|| Monitor::open(config()?, ordinal))
 }
 
 /// All devices with their properties. Each is queried over a separate short-lived
@@ -500,5 +521,36 @@ pub(crate) fn cuDeviceUnregisterAsyncNotification(
         Ok(())
     } else {
         Err(Status::INVALID_VALUE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_silent_host_is_waited_for_once() {
+        let failed = |kind: ErrorKind| Error::NoAnswer {
+            place: "tcp host:1".into(),
+            advice: "is it there?",
+            source: Box::new(std::io::Error::from(kind)),
+        };
+        for (kind, expected) in [(ErrorKind::TimedOut, 1), (ErrorKind::ConnectionRefused, 2)] {
+            let attempts = Attempts {
+                timeout: Mutex::new(None),
+            };
+            let made = Cell::new(0);
+            for _ in 0..2 {
+                let outcome = attempts.make(|| {
+                    made.set(made.get() + 1);
+                    Err::<(), _>(failed(kind))
+                });
+                assert_eq!(outcome, Err(Status::NO_DEVICE));
+            }
+            assert_eq!(made.get(), expected, "{kind:?}");
+        }
     }
 }

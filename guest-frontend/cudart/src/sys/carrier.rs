@@ -6,7 +6,7 @@
 //! it stores the carrier's number in a thread-local word, and the call takes it out.
 //! Other calls find zero there.
 
-use crate::thread;
+use crate::records_unsafe;
 use paragpu_abi::cudaError_t;
 use std::arch::{asm, global_asm};
 
@@ -51,7 +51,7 @@ pub(crate) struct Table {
 }
 
 extern "C" fn fail(carrier: u32, code: cudaError_t) {
-    thread::with(|thread| thread.fail(carrier, code));
+    records_unsafe::fail(carrier, code);
 }
 
 /// Returns the interface for the redirector. The symbol also distinguishes paragpu's

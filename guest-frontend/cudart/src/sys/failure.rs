@@ -1,7 +1,7 @@
 //! Error handling (CUDA Runtime API, chapter "Error Handling").
 
 use super::carrier;
-use crate::thread;
+use crate::records_unsafe;
 use paragpu_abi as abi;
 use paragpu_abi::cudaError_t;
 use std::ffi::c_char;
@@ -19,12 +19,12 @@ macro_rules! plain {
 plain! {
     fn cudaGetLastError() -> cudaError_t {
         let carrier = carrier::take();
-        thread::with(|thread| thread.take(carrier))
+        records_unsafe::take(carrier)
     }
 
     fn cudaPeekAtLastError() -> cudaError_t {
         let carrier = carrier::take();
-        thread::with(|thread| thread.peek(carrier))
+        records_unsafe::peek(carrier)
     }
 
     fn cudaGetErrorName(error: cudaError_t) -> *const c_char {

@@ -3,7 +3,7 @@
 
 use super::boundary::Out;
 use super::launch::kernel;
-use super::registry;
+use super::registry::{self, Entry};
 use super::runtime::{Runtime, context};
 use super::{fail, present, put, zeroed};
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const 
     present(name)?;
     match registry::lookup(function) {
         // SAFETY: `name` is null or writable, as the caller promises.
-        Some(symbol) if !symbol.name().is_null() => unsafe { put(name, symbol.name()) },
+        Some(Entry::Symbol(symbol)) => unsafe { put(name, symbol.name()) },
         _ => {
             let runtime = context()?;
             // SAFETY: the caller upholds the contract of `kernel`.

@@ -7,11 +7,11 @@
 //! `libcudart.so.12`, return `cudaErrorInvalidConfiguration`.
 
 use super::boundary::own_default;
-use super::registry;
+use super::registry::{self, Entry};
 use super::runtime::{Runtime, context};
 use super::{fail, present, put};
 use crate::error::{Error, Result};
-use crate::thread::{self, CallConfiguration};
+use crate::records_unsafe::{self, CallConfiguration};
 use paragpu_abi as abi;
 use paragpu_abi::{CUkernel, CUlaunchConfig, CUstream, cudaLaunchConfig_t, dim3};
 use std::ffi::{c_uint, c_void};
@@ -96,7 +96,7 @@ pub(crate) unsafe fn __cudaPopCallConfiguration(
     shared: *mut usize,
     stream: *mut c_void,
 ) -> Result {
-    let Some(top) = thread::with(|thread| thread.pop()) else {
+    let Some(top) = records_unsafe::pop() else {
         return fail(abi::cudaErrorMissingConfiguration);
     };
     // SAFETY: each place is null or writable, as the caller promises.
@@ -134,7 +134,7 @@ pub(crate) extern "C" fn __cudaPushCallConfiguration(
         shared,
         stream,
     };
-    c_uint::from(!thread::with(|thread| thread.push(configuration)))
+    c_uint::from(!records_unsafe::push(configuration))
 }
 
 /// The kernel of a launch, given by its stub's address or by its handle, which CUDA
@@ -146,7 +146,8 @@ pub(crate) extern "C" fn __cudaPushCallConfiguration(
 pub unsafe fn kernel(runtime: &Runtime, function: *const c_void) -> Result<CUkernel> {
     match registry::lookup(function) {
         // SAFETY: the caller upholds the contract of `Symbol::kernel`.
-        Some(symbol) => unsafe { symbol.kernel(runtime) },
+        Some(Entry::Symbol(symbol)) => unsafe { symbol.kernel(runtime) },
+        Some(Entry::Handle) => Ok(function.cast_mut()),
         None => registry::adopt(function.cast_mut()),
     }
 }

@@ -6,7 +6,7 @@
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 use crate::error::{Error, Result};
-use crate::thread;
+use crate::records_unsafe;
 use paragpu_abi as abi;
 use paragpu_abi::cudaError_t;
 use runtime::{context, runtime};
@@ -98,7 +98,7 @@ fn guard(body: impl FnOnce() -> Result) -> cudaError_t {
         Ok(Err(error)) => error,
         Err(_) => Error::new(abi::cudaErrorUnknown),
     };
-    thread::with(|thread| thread.fail(carrier, error.code()));
+    records_unsafe::fail(carrier, error.code());
     error.code()
 }
 

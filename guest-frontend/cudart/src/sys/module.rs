@@ -79,7 +79,7 @@ startup! {
             Ok(()) => 1,
             Err(error) => {
                 super::say(&format!("loading a program with managed variables: {error}"));
-                crate::thread::with(|thread| thread.fail(0, error.code()));
+                crate::records_unsafe::fail(0, error.code());
                 0
             }
         }

@@ -2,10 +2,14 @@
 //! host stub.
 //!
 //! Every launch looks its kernel up here, so readers take no lock: this is an
-//! open-addressing table whose slots, once filled, keep their key forever. Writers hold
+//! open-addressing table in which a stub's slot keeps its key forever. Writers hold
 //! a mutex. A full table is copied to one of twice the size; the old one stays
 //! allocated, because a reader may still use it (all old tables together are smaller
 //! than the current one).
+//!
+//! Compiled code of CUDA 13 launches by a kernel's handle, so handles are in the table,
+//! too. They are new each time that a library is opened, so their slots are freed with its
+//! fat binary.
 
 use super::runtime::Runtime;
 use super::{fail, say, text};
@@ -100,7 +104,30 @@ pub struct Global {
     pub size: usize,
 }
 
+/// The entry of an address.
+#[derive(Clone, Copy)]
+pub enum Entry {
+    /// A registered stub.
+    Symbol(&'static Symbol),
+    /// The handle of a kernel.
+    Handle,
+}
+
+/// Key of a slot whose handle is gone. No stub has this address.
+const FREED: usize = 1;
+
+/// The symbol in the slots of all handles.
+static HANDLE: Symbol = Symbol {
+    key: 0,
+    binary: AtomicPtr::new(ptr::null_mut()),
+    name: AtomicPtr::new(ptr::null_mut()),
+    kind: AtomicUsize::new(Kind::Kernel as usize),
+    kernel: AtomicPtr::new(ptr::null_mut()),
+    places: Mutex::new(Vec::new()),
+};
+
 struct Slot {
+    /// The stub's address or the handle; 0 if the slot was never used, or [`FREED`].
     key: AtomicUsize,
     symbol: AtomicPtr<Symbol>,
 }
@@ -118,6 +145,11 @@ static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 static STUBS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 const FIRST_SLOTS: usize = 256;
 
+/// Number of the slot at which the search for a key begins.
+fn hash(key: usize) -> usize {
+    (key >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as usize) >> 24
+}
+
 impl Table {
     fn new(slots: usize) -> &'static Self {
         let slots = (0..slots)
@@ -132,38 +164,109 @@ impl Table {
         }))
     }
 
-    /// Slots in probing order for a key; their number is a power of two.
-    fn probe(&self, key: usize) -> impl Iterator<Item = &Slot> {
-        let mask = self.slots.len().wrapping_sub(1);
-        let hash = (key >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as usize) >> 24;
-        (0..self.slots.len()).filter_map(move |step| self.slots.get(hash.wrapping_add(step) & mask))
+    /// The slot of a number, which wraps around. Their count is a power of two.
+    fn slot(&self, number: usize) -> Option<&Slot> {
+        self.slots.get(number & self.slots.len().wrapping_sub(1))
     }
 
-    /// Adds a symbol whose key does not exist yet. Writers only.
-    fn add(&self, symbol: &'static Symbol) {
-        if let Some(slot) = self
-            .probe(symbol.key)
-            .find(|slot| slot.key.load(Ordering::Relaxed) == 0)
-        {
-            slot.symbol
-                .store(ptr::from_ref(symbol).cast_mut(), Ordering::Relaxed);
-            slot.key.store(symbol.key, Ordering::Release);
-            self.used.fetch_add(1, Ordering::Relaxed);
+    /// Slots in probing order for a key, with their numbers.
+    fn probe(&self, key: usize) -> impl Iterator<Item = (usize, &Slot)> {
+        let hash = hash(key);
+        (0..self.slots.len()).filter_map(move |step| {
+            let number = hash.wrapping_add(step);
+            self.slot(number).map(|slot| (number, slot))
+        })
+    }
+
+    /// Sets a key's symbol. Writers only.
+    fn set(&self, key: usize, symbol: &'static Symbol) {
+        let mut free = None;
+        for (_, slot) in self.probe(key) {
+            match slot.key.load(Ordering::Relaxed) {
+                found if found == key => {
+                    slot.symbol
+                        .store(ptr::from_ref(symbol).cast_mut(), Ordering::Release);
+                    return;
+                }
+                FREED => {
+                    free.get_or_insert((slot, 0));
+                }
+                0 => {
+                    free.get_or_insert((slot, 1));
+                    break;
+                }
+                _ => {}
+            }
         }
+        if let Some((slot, more)) = free {
+            slot.symbol
+                .store(ptr::from_ref(symbol).cast_mut(), Ordering::Release);
+            slot.key.store(key, Ordering::Release);
+            self.used.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees the slot of a handle, if there is one. Writers only.
+    fn free(&self, handle: usize) {
+        let found = self
+            .probe(handle)
+            .map(|(number, slot)| (number, slot, slot.key.load(Ordering::Relaxed)))
+            .find(|(_, _, key)| *key == handle || *key == 0);
+        let Some((mut number, slot, _)) = found.filter(|(_, _, key)| *key == handle) else {
+            return;
+        };
+        if !ptr::eq(slot.symbol.load(Ordering::Relaxed), &raw const HANDLE) {
+            return;
+        }
+        slot.key.store(FREED, Ordering::Release);
+        // Freed slots let searches pass. Those that none passes count as unused again.
+        loop {
+            match self.slot(number) {
+                Some(slot) if slot.key.load(Ordering::Relaxed) != 0 => {
+                    if slot.key.load(Ordering::Relaxed) == FREED && !self.is_passed(number) {
+                        slot.key.store(0, Ordering::Release);
+                        self.used.fetch_sub(1, Ordering::Relaxed);
+                    }
+                }
+                _ => return,
+            }
+            number = number.wrapping_sub(1);
+        }
+    }
+
+    /// Whether the search for some key passes a slot.
+    fn is_passed(&self, number: usize) -> bool {
+        let mask = self.slots.len().wrapping_sub(1);
+        for step in 1..self.slots.len() {
+            let behind = number.wrapping_add(step);
+            match self
+                .slot(behind)
+                .map(|slot| slot.key.load(Ordering::Relaxed))
+            {
+                None | Some(0) => return false,
+                Some(FREED) => {}
+                Some(key) if behind.wrapping_sub(hash(key)) & mask >= step => return true,
+                Some(_) => {}
+            }
+        }
+        true
     }
 }
 
-/// The symbol whose stub has this address, even if it was unregistered.
+/// The symbol whose stub has this address, even if it was unregistered; [`HANDLE`] for a
+/// handle.
 #[inline]
 fn find(key: usize) -> Option<&'static Symbol> {
     // SAFETY: tables and symbols are never freed.
     let table = unsafe { TABLE.load(Ordering::Acquire).as_ref() }?;
-    for slot in table.probe(key) {
+    for (_, slot) in table.probe(key) {
         match slot.key.load(Ordering::Acquire) {
             0 => return None,
             found if found == key => {
                 // SAFETY: as above; the symbol was stored before the key.
-                return unsafe { slot.symbol.load(Ordering::Relaxed).as_ref() };
+                let symbol = unsafe { slot.symbol.load(Ordering::Acquire).as_ref() }?;
+                // The slot may have been freed and reused meanwhile.
+                return (symbol.key == key || symbol.is_handle()).then_some(symbol);
             }
             _ => {}
         }
@@ -171,25 +274,26 @@ fn find(key: usize) -> Option<&'static Symbol> {
     None
 }
 
-/// The registered symbol whose stub has this address.
+/// The entry of an address: a registered stub, or a kernel's handle that was adopted.
 #[inline]
-pub fn lookup(address: *const c_void) -> Option<&'static Symbol> {
-    find(address.addr()).filter(|symbol| !symbol.binary.load(Ordering::Acquire).is_null())
+pub fn lookup(address: *const c_void) -> Option<Entry> {
+    let symbol = find(address.addr())?;
+    if symbol.is_handle() {
+        return Some(Entry::Handle);
+    }
+    let registered = !symbol.binary.load(Ordering::Acquire).is_null();
+    registered.then_some(Entry::Symbol(symbol))
 }
 
 /// Registers a fat binary without loading it.
 pub fn register_binary(wrapper: *const c_void) -> *mut Binary {
-    let binary = new_binary(wrapper);
-    REGISTERED.lock().push(Registered(binary));
-    binary
-}
-
-fn new_binary(wrapper: *const c_void) -> *mut Binary {
-    Box::into_raw(Box::new(Binary {
+    let binary = Box::into_raw(Box::new(Binary {
         wrapper: wrapper.cast(),
         library: AtomicPtr::new(ptr::null_mut()),
         state: Mutex::new(State::default()),
-    }))
+    }));
+    REGISTERED.lock().push(Registered(binary));
+    binary
 }
 
 /// Loads all registered fat binaries, for programs with `CUDA_MODULE_LOADING=EAGER`.
@@ -220,7 +324,7 @@ pub unsafe fn register_symbol(
     let Some(owner) = (unsafe { binary.as_ref() }) else {
         return;
     };
-    if key == 0 || name.is_null() {
+    if key <= FREED || name.is_null() {
         return;
     }
     let _writing = WRITERS.lock();
@@ -241,7 +345,7 @@ pub fn stub_of(kernel: *mut c_void) -> *mut c_void {
 
 /// The entry of a key, created if needed. Writers only.
 fn entry(key: usize) -> &'static Symbol {
-    if let Some(symbol) = find(key) {
+    if let Some(symbol) = find(key).filter(|symbol| !symbol.is_handle()) {
         return symbol;
     }
     let symbol: &'static Symbol = Box::leak(Box::new(Symbol {
@@ -252,12 +356,12 @@ fn entry(key: usize) -> &'static Symbol {
         kernel: AtomicPtr::new(ptr::null_mut()),
         places: Mutex::new(Vec::new()),
     }));
-    room().add(symbol);
+    room().set(key, symbol);
     symbol
 }
 
 /// Treats an unregistered address as a kernel's handle, which CUDA accepts wherever it
-/// accepts a stub, and caches it.
+/// accepts a stub, and keeps it until its fat binary is unregistered.
 ///
 /// # Errors
 /// `cudaErrorInvalidDeviceFunction` for null. `cudaErrorInvalidResourceHandle`
@@ -278,15 +382,10 @@ pub fn adopt(handle: CUkernel) -> Result<CUkernel> {
         return fail(abi::cudaErrorInvalidResourceHandle);
     }
     let _writing = WRITERS.lock();
-    let symbol = entry(handle.addr());
-    if symbol.binary.load(Ordering::Acquire).is_null() {
-        symbol.name.store(ptr::null_mut(), Ordering::Relaxed);
-        symbol.kind.store(Kind::Kernel as usize, Ordering::Relaxed);
-        symbol.kernel.store(handle, Ordering::Release);
-        // A fat binary without an image, so that a reader never finds a null pointer even if
-        // this address is registered later.
-        let none = new_binary(ptr::null());
-        symbol.binary.store(none, Ordering::Release);
+    let is_registered =
+        |symbol: &Symbol| !symbol.is_handle() && !symbol.binary.load(Ordering::Acquire).is_null();
+    if handle.addr() > FREED && !find(handle.addr()).is_some_and(is_registered) {
+        room().set(handle.addr(), &HANDLE);
     }
     Ok(handle)
 }
@@ -300,9 +399,11 @@ fn room() -> &'static Table {
         Some(table) => {
             let larger = Table::new(table.slots.len() * 2);
             for slot in &table.slots {
+                let key = slot.key.load(Ordering::Relaxed);
                 // SAFETY: symbols are never freed.
-                if let Some(symbol) = unsafe { slot.symbol.load(Ordering::Relaxed).as_ref() } {
-                    larger.add(symbol);
+                let symbol = unsafe { slot.symbol.load(Ordering::Relaxed).as_ref() };
+                if let Some(symbol) = symbol.filter(|_| key > FREED) {
+                    larger.set(key, symbol);
                 }
             }
             larger
@@ -328,11 +429,17 @@ pub unsafe fn unregister_binary(binary: *mut Binary) {
         .retain(|registered| !ptr::eq(registered.0, binary));
     {
         let _writing = WRITERS.lock();
-        for symbol in owner.state.lock().symbols.drain(..) {
+        // SAFETY: tables are never freed.
+        let table = unsafe { TABLE.load(Ordering::Acquire).as_ref() };
+        let symbols = std::mem::take(&mut owner.state.lock().symbols);
+        for symbol in symbols {
             if symbol.binary.load(Ordering::Acquire) == binary {
                 symbol.binary.store(ptr::null_mut(), Ordering::Release);
                 let kernel = symbol.kernel.swap(ptr::null_mut(), Ordering::AcqRel);
                 STUBS.lock().remove(&kernel.addr());
+                if let Some(table) = table.filter(|_| !kernel.is_null()) {
+                    table.free(kernel.addr());
+                }
             }
         }
     }
@@ -424,6 +531,11 @@ impl Binary {
 }
 
 impl Symbol {
+    /// Whether it stands for handles.
+    fn is_handle(&self) -> bool {
+        ptr::eq(self, &raw const HANDLE)
+    }
+
     fn is(&self, kind: Kind) -> bool {
         self.kind.load(Ordering::Relaxed) == kind as usize
     }
@@ -567,5 +679,40 @@ impl Symbol {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn freed_slots_are_used_again_and_hide_nothing() {
+        const KEPT: [usize; 3] = [0x10, 0x2000, 0x30_0000];
+        let table = Table::new(16);
+        let has = |key| {
+            let mut slots = table
+                .probe(key)
+                .map(|(_, slot)| slot.key.load(Ordering::Relaxed));
+            slots.find(|found| *found == key || *found == 0) == Some(key)
+        };
+        for handle in (1..10_000).map(|number| 0x1000_0000 + number * 0x30) {
+            for kept in KEPT {
+                table.set(kept, &HANDLE);
+            }
+            table.set(handle, &HANDLE);
+            table.set(handle + 8, &HANDLE);
+            assert!(has(handle) && has(handle + 8));
+            table.free(handle);
+            assert!(!has(handle) && has(handle + 8));
+            table.free(handle + 8);
+            table.free(handle + 8);
+            assert!(KEPT.into_iter().all(has));
+            // Freed slots remain only before keys that they displaced.
+            assert!(table.used.load(Ordering::Relaxed) < 8);
+        }
+        KEPT.into_iter().for_each(|kept| table.free(kept));
+        assert!(!KEPT.into_iter().any(has));
+        assert_eq!(table.used.load(Ordering::Relaxed), 0);
     }
 }

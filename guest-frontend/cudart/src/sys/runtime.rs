@@ -13,7 +13,7 @@ use paragpu_abi as abi;
 use paragpu_abi::{CUcontext, CUdevice, cudaDeviceProp};
 use parking_lot::Mutex;
 #[cfg(not(test))]
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
@@ -25,6 +25,10 @@ pub const VERSION: c_int = if cfg!(cuda12) { 12090 } else { 13000 };
 /// The oldest supported driver, which is the oldest that hosts may have. Functions that
 /// it lacks fail when they are called.
 const OLDEST_DRIVER: c_int = 12040;
+
+/// The driver library.
+#[cfg(not(test))]
+const DRIVER: &CStr = c"libcuda.so.1";
 
 /// `CU_MODULE_EAGER_LOADING`.
 const EAGER_LOADING: c_int = 1;
@@ -83,13 +87,19 @@ fn library() -> Result<&'static Library> {
         .ok_or(Error::new(abi::cudaErrorInsufficientDriver))
 }
 
-/// Opens the driver library; it stays open until the process ends.
+/// Opens the driver library; it stays open until the process ends. The one that the loader
+/// finds comes first. A program with only the redirector in LD_PRELOAD may find none, so the
+/// next is the one beside this library.
 #[cfg(not(test))]
 fn open() -> Option<Library> {
+    let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
     // SAFETY: a plain dlopen and dlsym; the library's initializers are its own
     // concern, and the table declares its functions as cuda.h does.
     unsafe {
-        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        let mut library = libc::dlopen(DRIVER.as_ptr(), flags);
+        if library.is_null() {
+            library = libc::dlopen(beside()?.as_ptr(), flags);
+        }
         if library.is_null() {
             return None;
         }
@@ -101,6 +111,24 @@ fn open() -> Option<Library> {
         let shown = std::mem::transmute::<*mut c_void, Option<Shown>>(shown);
         Some(Library { driver, shown })
     }
+}
+
+/// The path of the driver library in this library's directory.
+#[cfg(not(test))]
+fn beside() -> Option<CString> {
+    let own = open as fn() -> Option<Library>;
+    // SAFETY: a record of pointers, and the address is this library's; the loader keeps the
+    // name.
+    let mut path = unsafe {
+        let mut place: libc::Dl_info = super::zeroed();
+        if libc::dladdr(own as *const c_void, &mut place) == 0 || place.dli_fname.is_null() {
+            return None;
+        }
+        CStr::from_ptr(place.dli_fname).to_bytes().to_vec()
+    };
+    path.truncate(path.iter().rposition(|&byte| byte == b'/')? + 1);
+    path.extend_from_slice(DRIVER.to_bytes());
+    CString::new(path).ok()
 }
 
 /// Tests use a fake driver, which records its calls.

@@ -2,7 +2,7 @@
 
 use super::copy::{FROM_DEVICE, TO_DEVICE, Timing, direction, linear};
 use super::memory::pointer;
-use super::registry::{self, Global};
+use super::registry::{self, Entry, Global};
 use super::runtime::{Runtime, context};
 use super::{fail, put};
 use crate::error::Result;
@@ -82,8 +82,8 @@ pub(super) unsafe fn copy_from(
 unsafe fn global(runtime: &Runtime, symbol: *const c_void) -> Result<Global> {
     match registry::lookup(symbol) {
         // SAFETY: the caller upholds the contract of `Symbol::global`.
-        Some(symbol) => unsafe { symbol.global(runtime) },
-        None => fail(abi::cudaErrorInvalidSymbol),
+        Some(Entry::Symbol(symbol)) => unsafe { symbol.global(runtime) },
+        Some(Entry::Handle) | None => fail(abi::cudaErrorInvalidSymbol),
     }
 }
 

@@ -169,6 +169,44 @@ fn a_stub_launches_by_handle_or_reports_why_not() {
 }
 
 #[test]
+fn handles_are_forgotten_with_their_program() {
+    warm();
+    let image: *const u32 = Box::leak(Box::new(0));
+    let wrapper: *const Wrapper = Box::leak(Box::new(Wrapper {
+        magic: 0x4662_43b1,
+        version: 1,
+        image: image.cast(),
+        more: ptr::null(),
+    }));
+    let stub: *const c_char = ptr::from_ref(&STUBS[STUBS.len() - 1]).cast();
+    let mut handle = ptr::null_mut();
+    for _ in 0..1000 {
+        let old = handle;
+        // SAFETY: as compiled code calls them.
+        unsafe {
+            let binary = registry::register_binary(wrapper.cast());
+            registry::register_symbol(
+                binary,
+                stub.cast(),
+                c"kernel".as_ptr(),
+                registry::Kind::Kernel,
+            );
+            assert_eq!(__cudaGetKernel(&mut handle, stub.cast()), abi::cudaSuccess);
+            assert_ne!(handle, old);
+            for _ in 0..2 {
+                let launched =
+                    __cudaLaunchKernel(handle, ONE, ONE, ptr::null_mut(), 0, ptr::null_mut());
+                assert_eq!(launched, abi::cudaSuccess);
+                let found = registry::lookup(handle);
+                assert!(matches!(found, Some(registry::Entry::Handle)));
+            }
+            registry::unregister_binary(binary);
+        }
+        assert!(registry::lookup(handle).is_none());
+    }
+}
+
+#[test]
 fn what_is_no_kernel_is_not_launched() {
     warm();
     let program = compiled(0, c"missing");

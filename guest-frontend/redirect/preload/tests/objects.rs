@@ -217,6 +217,27 @@ fn objects_that_are_opened_are_redirected_and_keep_their_errors_apart() {
 }
 
 #[test]
+fn programs_with_a_limit_of_file_sizes_are_redirected() {
+    let Some(bench) = Bench::new() else { return };
+    let one = bench.carrier("one.so", &["-s"]);
+    let limited = ["-c", "ulimit -f 0 && exec \"$@\"", "sh"];
+    let output = bench
+        .command(Path::new("/bin/sh"))
+        .args(limited)
+        .arg(bench.path("program"))
+        .arg("open")
+        .arg(&one)
+        .output()
+        .expect("it runs");
+    assert_eq!(
+        (text(&output.stdout).trim(), text(&output.stderr).trim()),
+        ("good", ""),
+        "{:?}",
+        output.status
+    );
+}
+
+#[test]
 fn nvidias_shared_runtime_is_redirected_under_any_name() {
     let Some(bench) = Bench::new() else { return };
     let folder = bench.path("nvidia");

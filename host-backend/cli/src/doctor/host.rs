@@ -4,13 +4,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use paragpu_config::host::{DeviceKind, Host};
-use paragpu_control::admin::{Request, Response};
+use paragpu_control::admin::{DeviceInfo, Request, Response};
 use paragpu_protocol::handshake::VERSION;
 
 use super::confinement;
 use super::report::{Report, State, counted};
 use crate::control::Control;
-use crate::error::chain;
+use crate::error::{Error, chain};
 
 const SIDE: &str = "host";
 
@@ -152,6 +152,28 @@ fn driver(report: &mut Report, host: &Host) {
     }
 }
 
+/// Reports devices that host.toml gives VMs, and guests of this host do not get.
+fn devices_of_vms(report: &mut Report, devices: &[DeviceInfo]) {
+    let Ok(host) = Host::load() else { return };
+    let index = |device: &DeviceInfo| device.device.rsplit_once(':')?.1.parse().ok();
+    let given: Vec<u32> = devices.iter().filter_map(index).collect();
+    for (vm, limits) in host.vm.iter() {
+        let listed = limits.devices.0.iter();
+        for missing in listed.filter(|device| !given.contains(device)) {
+            report
+                .add(
+                    SIDE,
+                    "devices of VMs",
+                    State::Warning,
+                    format!(
+                        "[vm.{vm:?}] has device {missing}, which guests of this host do not get"
+                    ),
+                )
+                .advise("correct `devices` in this table of host.toml");
+        }
+    }
+}
+
 fn daemon(report: &mut Report, given: Option<&Path>) {
     let control = match Control::connect(given) {
         Ok(control) => control,
@@ -179,6 +201,10 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
             confinement::examine(report, pid, shared_user.as_deref());
             confinement::groups(report, ungrouped.as_deref());
         }
+        Err(error @ Error::Silent { .. }) => {
+            report.add(SIDE, "daemon", State::Bad, chain(&error));
+            return;
+        }
         Ok(_) | Err(_) => {
             report
                 .add(
@@ -191,20 +217,28 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
             return;
         }
     }
-    let Ok(Response::Stats(stats)) = control.ask(&Request::Stats {}) else {
-        report.add(SIDE, "daemon", State::Bad, "does not report its status");
-        return;
+    let stats = match control.ask(&Request::Stats {}) {
+        Ok(Response::Stats(stats)) => stats,
+        Ok(_) => {
+            report.add(SIDE, "daemon", State::Bad, "does not report its status");
+            return;
+        }
+        Err(error) => {
+            report.add(SIDE, "daemon", State::Bad, chain(&error));
+            return;
+        }
     };
     if let Some(problem) = &stats.problem {
         report.add(SIDE, "devices", State::Bad, problem.clone());
     } else if !stats.ready {
         report.add(SIDE, "devices", State::Warning, "still looking for them");
     }
+    let any_works = stats.devices.iter().any(|it| it.problem.is_none());
     for device in &stats.devices {
-        let state = if device.problem.is_some() {
-            State::Warning
-        } else {
-            State::Good
+        let state = match (&device.problem, any_works) {
+            (None, _) => State::Good,
+            (Some(_), true) => State::Warning,
+            (Some(_), false) => State::Bad,
         };
         let name = if device.name.is_empty() {
             "not opened yet"
@@ -222,6 +256,9 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
             ),
         };
         report.add(SIDE, format!("device {}", device.ordinal), state, detail);
+    }
+    if stats.ready {
+        devices_of_vms(report, &stats.devices);
     }
     let full = stats.sessions >= stats.session_limit;
     let state = if full { State::Warning } else { State::Good };

@@ -11,8 +11,9 @@ pub(super) struct Listing {
     pub(super) rows: Vec<Vec<String>>,
 }
 
-/// A column's title, and whether its cells stand at the right.
-pub(super) type Column = (&'static str, Side);
+/// A column's title, at which side its cells stand, and its rank: a narrow screen omits the
+/// columns of the highest ranks first.
+pub(super) type Column = (&'static str, Side, u8);
 
 /// At which side of a column its cells stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,35 +25,35 @@ pub(super) enum Side {
 use Side::{Left, Right};
 
 const GPUS: &[Column] = &[
-    ("GPU", Left),
-    ("NAME", Left),
-    ("SESSIONS", Right),
-    ("MEMORY", Right),
-    ("CALLS/S", Right),
-    ("BYTES/S", Right),
+    ("GPU", Left, 0),
+    ("NAME", Left, 5),
+    ("SESSIONS", Right, 2),
+    ("MEMORY", Right, 1),
+    ("CALLS/S", Right, 3),
+    ("BYTES/S", Right, 4),
 ];
 const VMS: &[Column] = &[
-    ("VM", Left),
-    ("SESSIONS", Right),
-    ("MEMORY", Right),
-    ("CALLS/S", Right),
-    ("BYTES/S", Right),
+    ("VM", Left, 0),
+    ("SESSIONS", Right, 2),
+    ("MEMORY", Right, 1),
+    ("CALLS/S", Right, 3),
+    ("BYTES/S", Right, 4),
 ];
 const SESSIONS: &[Column] = &[
-    ("SESSION", Right),
-    ("VM", Left),
-    ("PID", Right),
-    ("GPU", Left),
-    ("VIA", Left),
-    ("CALLS/S", Right),
-    ("LAUNCHES/S", Right),
-    ("IN/S", Right),
-    ("OUT/S", Right),
-    ("MEMORY", Right),
-    ("SHADOWS", Right),
-    ("WEIGHT", Right),
-    ("TIME", Right),
-    ("AGE", Right),
+    ("SESSION", Right, 0),
+    ("VM", Left, 1),
+    ("PID", Right, 8),
+    ("GPU", Left, 4),
+    ("VIA", Left, 7),
+    ("CALLS/S", Right, 3),
+    ("LAUNCHES/S", Right, 10),
+    ("IN/S", Right, 6),
+    ("OUT/S", Right, 5),
+    ("MEMORY", Right, 2),
+    ("SHADOWS", Right, 13),
+    ("WEIGHT", Right, 12),
+    ("TIME", Right, 11),
+    ("AGE", Right, 9),
 ];
 
 impl View {
@@ -87,9 +88,9 @@ impl View {
 
 impl Listing {
     pub(super) fn text(self) -> String {
-        let head: Vec<&str> = self.columns.iter().map(|(title, _)| *title).collect();
+        let head: Vec<&str> = self.columns.iter().map(|(title, ..)| *title).collect();
         let mut table = table(&head);
-        for (place, (_, side)) in self.columns.iter().enumerate() {
+        for (place, (_, side, _)) in self.columns.iter().enumerate() {
             if *side == Right {
                 right(&mut table, place);
             }

@@ -11,19 +11,19 @@ use crate::error::{Error, print, print_json_line};
 use Side::{Left, Right};
 
 const HOSTS: &[Column] = &[
-    ("HOST", Left),
-    ("STATE", Left),
-    ("LEASES", Right),
-    ("GIB", Right),
-    ("LEASED", Right),
-    ("FREE", Right),
+    ("HOST", Left, 0),
+    ("STATE", Left, 0),
+    ("LEASES", Right, 0),
+    ("GIB", Right, 0),
+    ("LEASED", Right, 0),
+    ("FREE", Right, 0),
 ];
 const LEASES: &[Column] = &[
-    ("JOB", Right),
-    ("HOST", Left),
-    ("USER", Left),
-    ("GIB", Right),
-    ("SINCE", Right),
+    ("JOB", Right, 0),
+    ("HOST", Left, 0),
+    ("USER", Left, 0),
+    ("GIB", Right, 0),
+    ("SINCE", Right, 0),
 ];
 
 /// A pool at one moment.

@@ -55,7 +55,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, stats: &Stats, view: &View, sort: Sort
         frame.render_widget(Paragraph::new(head), *area);
     }
     for (listing, area) in listings.iter().zip(areas) {
-        frame.render_widget(table(listing), *area);
+        frame.render_widget(table(listing, area.width), *area);
     }
     if view.sessions.is_empty() {
         let [_, area] =
@@ -75,35 +75,98 @@ fn head(stats: &Stats, sort: Sort) -> String {
     )
 }
 
-fn table(listing: &Listing) -> Table<'_> {
-    let cell = |text: &str, side: Side| {
-        Cell::from(Text::from(text.to_owned()).alignment(match side {
+/// Blanks between two columns.
+const GAP: u16 = 2;
+/// Width to which a column of text may shrink before a column is omitted.
+const TEXT: u16 = 12;
+
+/// A column on the screen.
+struct Shown {
+    title: &'static str,
+    side: Side,
+    rank: u8,
+    /// Its place among the cells of a row.
+    place: usize,
+    /// Width of its widest cell: names differ much.
+    widest: u16,
+    /// Its width on the screen.
+    width: u16,
+}
+
+/// The columns that fit into `room`. Text shrinks, but numbers are shown in full or not at
+/// all: they would lose their first digits.
+fn columns(listing: &Listing, room: u16) -> Vec<Shown> {
+    let mut shown: Vec<Shown> = (listing.columns.iter().enumerate())
+        .map(|(place, (title, side, rank))| {
+            let cells = listing.rows.iter().filter_map(|row| row.get(place));
+            let widest = cells.map(|cell| Line::from(cell.as_str()).width()).max();
+            let widest = widest.unwrap_or(0).max(title.len());
+            let widest = u16::try_from(widest).unwrap_or(u16::MAX);
+            Shown {
+                title,
+                side: *side,
+                rank: *rank,
+                place,
+                widest,
+                width: match side {
+                    Side::Left => widest.min(TEXT),
+                    Side::Right => widest,
+                },
+            }
+        })
+        .collect();
+    let total = |shown: &[Shown]| {
+        let widths = shown.iter().map(|column| column.width.saturating_add(GAP));
+        let total = widths.fold(0_u16, u16::saturating_add);
+        total.saturating_sub(GAP)
+    };
+    while total(&shown) > room
+        && let Some(highest) = shown.iter().map(|column| column.rank).max()
+    {
+        shown.retain(|column| column.rank != highest);
+    }
+    let mut left = room.saturating_sub(total(&shown));
+    for column in &mut shown {
+        let more = left.min(column.widest.saturating_sub(column.width));
+        column.width = column.width.saturating_add(more);
+        left = left.saturating_sub(more);
+    }
+    shown
+}
+
+/// A text that is at most `width` wide; its omitted end is marked.
+fn shortened(text: &str, width: u16) -> String {
+    let width = usize::from(width);
+    if Line::from(text).width() <= width {
+        return text.to_owned();
+    }
+    let mut text: String = text.chars().take(width.saturating_sub(1)).collect();
+    while Line::from(text.as_str()).width() >= width && text.pop().is_some() {}
+    text + "…"
+}
+
+fn table(listing: &Listing, room: u16) -> Table<'static> {
+    let shown = columns(listing, room);
+    let cell = |text: &str, column: &Shown| {
+        let text = Text::from(shortened(text, column.width));
+        Cell::from(text.alignment(match column.side {
             Side::Left => Alignment::Left,
             Side::Right => Alignment::Right,
         }))
     };
-    let sides = listing.columns.iter().map(|(_, side)| *side);
-    let titles = listing
-        .columns
-        .iter()
-        .map(|(title, side)| cell(title, *side));
+    let titles = shown.iter().map(|column| cell(column.title, column));
     let rows = listing.rows.iter().map(|row| {
-        let cells = row.iter().zip(sides.clone());
-        Row::new(cells.map(|(text, side)| cell(text, side)))
-    });
-    // As wide as its widest cell: names differ much.
-    let widths = listing
-        .columns
-        .iter()
-        .enumerate()
-        .map(|(place, (title, _))| {
-            let cells = listing.rows.iter().filter_map(|row| row.get(place));
-            let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-            Constraint::Length(u16::try_from(widest.max(title.len())).unwrap_or(u16::MAX))
+        let cells = shown.iter().map(|column| {
+            let text = row.get(column.place).map_or("", String::as_str);
+            cell(text, column)
         });
+        Row::new(cells.collect::<Vec<_>>())
+    });
+    let rows: Vec<Row<'static>> = rows.collect();
+    let widths = shown.iter().map(|column| Constraint::Length(column.width));
     Table::new(rows, widths)
         .header(Row::new(titles).bold())
-        .column_spacing(2)
+        .column_spacing(GAP)
 }
 
 #[cfg(test)]
@@ -132,7 +195,31 @@ mod tests {
         }
     }
 
+    fn row(session: u64) -> crate::top::view::Row {
+        crate::top::view::Row {
+            session,
+            vm: "web-production-with-a-long-name-1".into(),
+            guest_pid: 4_194_303,
+            gpu: "software:0".into(),
+            communicator: "vsock".into(),
+            calls_per_second: 9_123_456.0,
+            launches_per_second: 1234.0,
+            bytes_to_device_per_second: (12_345_u64 << 20) as f64,
+            bytes_from_device_per_second: (678 << 20) as f64,
+            device_memory: 12 << 20,
+            shadow_memory: 345 << 20,
+            time: Some(0.75),
+            share: None,
+            age: 3.0 * 3600.0,
+            counted: true,
+        }
+    }
+
     fn drawn(width: u16, height: u16, gpus: usize) -> Vec<String> {
+        drawn_with(width, height, gpus, 0)
+    }
+
+    fn drawn_with(width: u16, height: u16, gpus: usize, sessions: u64) -> Vec<String> {
         let gpu = |number| Gpu {
             gpu: format!("cuda:{number}"),
             name: "a GPU".into(),
@@ -146,7 +233,7 @@ mod tests {
             interval: 1.0,
             gpus: (0..gpus).map(gpu).collect(),
             vms: Vec::new(),
-            sessions: Vec::new(),
+            sessions: (1..=sessions).map(row).collect(),
         };
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal
@@ -173,6 +260,53 @@ mod tests {
             lines[4].find("1234").map(|at| at + 4)
         });
         assert!(lines[7].starts_with("no sessions"));
+    }
+
+    #[test]
+    fn numbers_are_shown_in_full_or_not_at_all() {
+        // Each title with its cell, of which text may be shortened.
+        let cells = [
+            ("SESSION", "1"),
+            ("PID", "4194303"),
+            ("CALLS/S", "9123k"),
+            ("LAUNCHES/S", "1234"),
+            ("IN/S", "12.1GiB"),
+            ("OUT/S", "678MiB"),
+            ("MEMORY", "12MiB"),
+            ("SHADOWS", "345MiB"),
+            ("WEIGHT", "-"),
+            ("TIME", "75%"),
+            ("AGE", "3h00m"),
+        ];
+        let mut before = 0;
+        for width in [60, 80, 100, 120, 200] {
+            let lines = drawn_with(width, 12, 1, 1);
+            let head = lines.iter().position(|line| line.contains("SESSION  "));
+            let head = head.unwrap();
+            let titles: Vec<&str> = lines[head].split_whitespace().collect();
+            let row: Vec<&str> = lines[head + 1].split_whitespace().collect();
+            assert_eq!(titles.len(), row.len(), "{width}: {lines:#?}");
+            for (title, shown) in titles.iter().zip(&row) {
+                match cells.iter().find(|(name, _)| name == title) {
+                    Some((_, cell)) => assert_eq!(shown, cell, "{width}: {title}"),
+                    None => assert!(["VM", "GPU", "VIA"].contains(title), "{title}"),
+                }
+            }
+            for needed in ["SESSION", "VM", "MEMORY", "CALLS/S"] {
+                assert!(titles.contains(&needed), "{width}: {needed}");
+            }
+            assert!(titles.len() >= before, "{width}");
+            before = titles.len();
+        }
+        assert_eq!(before, 14);
+    }
+
+    #[test]
+    fn long_names_are_shortened() {
+        assert_eq!(shortened("web1", 4), "web1");
+        assert_eq!(shortened("web-production", 6), "web-p…");
+        assert_eq!(shortened("仮想機械", 4), "仮…");
+        assert_eq!(shortened("web1", 0), "…");
     }
 
     #[test]

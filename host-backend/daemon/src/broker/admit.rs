@@ -146,8 +146,24 @@ impl Broker {
         let limit = u64::from(self.host.limits.sessions);
         // A session that moves between devices of this host is already counted.
         let arrives = request.arrives.as_ref();
-        let moves =
-            arrives.is_some_and(|arrival| self.workers.with_token(&arrival.token).is_some());
+        let moves = arrives.and_then(|arrival| self.workers.with_token(&arrival.token));
+        if moves.is_some_and(|session| !session.arrives)
+            && let Some(arrival) = arrives.filter(|arrival| arrival.reconnects)
+        {
+            // The guest would find the source, which has the same token.
+            let reason = match arrival.local {
+                true => {
+                    "the window of the session is that of an earlier connection of its program: \
+                     the session can move to another daemon, but not to another GPU of this one"
+                }
+                false => {
+                    "the session is at this daemon already: to move it to another GPU, give \
+                     --to-gpu N without --to"
+                }
+            };
+            return self.refuse(guest, reason);
+        }
+        let moves = moves.is_some();
         if let Err(reason) = self.guest_addresses().home(&guest, &request) {
             return self.refuse(guest, &reason);
         }
@@ -171,7 +187,7 @@ impl Broker {
             let key = match own {
                 _ if quota == certified => "the limit in its certificate".to_owned(),
                 0 => "limits.per_vm".to_owned(),
-                _ => format!("vm.{}.sessions", request.vm),
+                _ => format!("sessions under [vm.{:?}]", request.vm),
             };
             let reason = format!(
                 "{} already has {quota} sessions on this host, its limit: end a program, or raise \

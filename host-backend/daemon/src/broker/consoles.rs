@@ -312,7 +312,7 @@ impl Broker {
             ready: self.devices.ready(),
             devices,
             vms: self.vms(),
-            problem: self.devices.problem().map(str::to_owned),
+            problem: self.devices.standing_problem().map(str::to_owned),
         }
     }
 }

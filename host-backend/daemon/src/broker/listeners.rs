@@ -8,6 +8,7 @@ use paragpu_config::host::{Host, Vsock};
 use paragpu_config::{Endpoint, VmSocket};
 use paragpu_protocol::handshake::device_socket;
 
+use crate::error::chain;
 use crate::listener::{Listener, group};
 use crate::{Error, tls};
 
@@ -35,41 +36,49 @@ pub(super) struct Listeners {
 impl Listeners {
     /// Listens at the configured addresses.
     pub fn open(host: &Host) -> Result<Self, Error> {
-        let control_group = group(&host.daemon.control_group)?;
-        let guest_group = group(&host.daemon.group)?;
-        let commands = retry(|| Listener::unix(&host.daemon.control, control_group))?;
+        let control_group = named("daemon.control_group", group(&host.daemon.control_group))?;
+        let guest_group = named("daemon.group", group(&host.daemon.group))?;
+        let commands = retry(|| Listener::unix(&host.daemon.control, control_group));
+        let commands = named("daemon.control", commands)?;
         let agents = match host.lease.socket.as_os_str().is_empty() {
             true => None,
-            false => Some(retry(|| Listener::agents(&host.lease.socket))?),
+            false => Some(named(
+                "lease.socket",
+                retry(|| Listener::agents(&host.lease.socket)),
+            )?),
         };
         let devices = device_socket(&host.daemon.socket);
+        let at_socket = retry(|| Listener::unix(&host.daemon.socket, guest_group));
+        let for_devices = retry(|| Listener::devices(&devices));
         let mut guests = vec![
-            retry(|| Listener::unix(&host.daemon.socket, guest_group))?,
-            retry(|| Listener::devices(&devices))?,
+            named("daemon.socket", at_socket)?,
+            named("daemon.socket", for_devices)?,
         ];
         if let Some(address) = host.tcp.listen.0 {
-            guests.push(Listener::tcp(address)?);
+            guests.push(named("tcp.listen", Listener::tcp(address))?);
         }
         if host.vsock.port != 0 {
             guests.push(Listener::vsock(host.vsock.port)?);
         }
-        let vsock_group = group(&host.vsock.group)?;
+        let vsock_group = named("vsock.group", group(&host.vsock.group))?;
         for socket in &host.vsock.unix.0 {
-            guests.push(retry(|| Listener::vm(socket, vsock_group))?);
+            let listener = retry(|| Listener::vm(socket, vsock_group));
+            guests.push(named("vsock.unix", listener)?);
         }
         let metrics = match &host.metrics.listen {
             Endpoint::Nowhere => None,
-            Endpoint::Tcp(address) => Some(Listener::tcp(*address)?),
-            Endpoint::Unix(path) => Some(retry(|| Listener::unix(path, None))?),
+            Endpoint::Tcp(address) => Some(Listener::tcp(*address)),
+            Endpoint::Unix(path) => Some(retry(|| Listener::unix(path, None))),
         };
+        let far = host.migration.listen.0.map(Listener::tcp);
         Ok(Self {
             guests,
             commands: Some(commands),
             agents,
-            metrics,
+            metrics: named("metrics.listen", metrics.transpose())?,
             tls: tls::among_hosts(&host.migration)?,
             guest_tls: tls::for_guests(host)?,
-            far: host.migration.listen.0.map(Listener::tcp).transpose()?,
+            far: named("migration.listen", far.transpose())?,
             pause: None,
         })
     }
@@ -114,7 +123,10 @@ impl Listeners {
     pub fn renew_certificates(&mut self, host: &Host) {
         match tls::among_hosts(&host.migration) {
             Ok(tls) => self.tls = tls,
-            Err(error) => tracing::error!(%error, "the previous certificate stays in use"),
+            Err(error) => {
+                let error = chain(&error);
+                tracing::error!(error, "the previous certificate stays in use");
+            }
         }
         match tls::for_guests(host) {
             // Guests that rely on TLS keep it.
@@ -122,7 +134,10 @@ impl Listeners {
                 tracing::warn!("TLS for guests can be turned off only by a restart");
             }
             Ok(tls) => self.guest_tls = tls,
-            Err(error) => tracing::error!(%error, "the previous certificate stays in use"),
+            Err(error) => {
+                let error = chain(&error);
+                tracing::error!(error, "the previous certificate stays in use");
+            }
         }
     }
 
@@ -136,7 +151,7 @@ impl Listeners {
         self.guests.retain(|listener| {
             listener.of_vm().is_none() || configured.iter().any(|socket| is(listener, socket))
         });
-        let group = group(&vsock.group)?;
+        let group = named("vsock.group", group(&vsock.group))?;
         let mut failed = Ok(());
         for socket in configured {
             if self.guests.iter().any(|listener| is(listener, socket)) {
@@ -144,11 +159,16 @@ impl Listeners {
             }
             match Listener::vm(socket, group) {
                 Ok(listener) => self.guests.push(listener),
-                Err(error) => failed = Err(error),
+                Err(error) => failed = named("vsock.unix", Err(error)),
             }
         }
         failed
     }
+}
+
+/// Names the key whose value caused an error.
+fn named<T>(key: &'static str, opened: Result<T, Error>) -> Result<T, Error> {
+    opened.map_err(Error::of_key(key))
 }
 
 /// Retries for a second while another daemon seems to run: a daemon that was killed

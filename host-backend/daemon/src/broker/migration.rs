@@ -8,6 +8,7 @@ use paragpu_control::admin::{Figures, Moved};
 use paragpu_control::worker::{Route, Step};
 
 use super::order::Outcome;
+use crate::link::Destination;
 
 /// Time limit from the stop of the first of several sessions to the commit of all, if
 /// the order has none.
@@ -29,6 +30,8 @@ pub(super) struct Migration {
     /// Those still in progress, by key of the worker.
     pub(super) members: BTreeMap<u64, Member>,
     pub(super) stage: Stage,
+    /// The other daemon to which they move.
+    pub(super) to: Option<Destination>,
     /// Why all stay, if no session reports it: the time limit from the stop to the commit
     /// was over, or another session shares memory with them.
     pub(super) why: Option<String>,
@@ -180,6 +183,17 @@ impl Stage {
             "its programs would have paused for longer than {} ms",
             pause.limit.as_millis()
         ))
+    }
+}
+
+impl Migration {
+    /// The reason why a session stays, with the destination, which it may concern.
+    pub(super) fn reason(&self, error: String) -> String {
+        let to = self.to.as_ref().map(Destination::to_string);
+        match to {
+            Some(to) if !error.contains(&to) => format!("{to}: {error}"),
+            _ => error,
+        }
     }
 }
 

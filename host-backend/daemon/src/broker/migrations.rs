@@ -25,6 +25,8 @@ const SPOILED: u32 = 2;
 /// The destination and options of an order.
 struct MoveOptions {
     place: Destination,
+    /// It is another daemon.
+    elsewhere: bool,
     local: bool,
     wanted: u32,
     communicator: String,
@@ -78,6 +80,7 @@ impl Broker {
         let goal = MoveOptions {
             local: matches!(place, Destination::Socket(_)),
             place,
+            elsewhere: !here,
             wanted: migrate.to_gpu.unwrap_or(ANY_DEVICE),
             communicator,
             precopy: !migrate.stop_first,
@@ -172,6 +175,7 @@ impl Broker {
                 single: migrate.session.is_some(),
                 members,
                 stage,
+                to: goal.elsewhere.then(|| goal.place.clone()),
                 why: None,
                 over,
             },
@@ -228,6 +232,7 @@ impl Broker {
                 single: migrate.session.is_some(),
                 members,
                 stage: Stage::Alone,
+                to: None,
                 why: None,
                 over,
             },
@@ -333,7 +338,10 @@ impl Broker {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
-            let outcome = outcome.map_err(|error| migration.why.clone().unwrap_or(error));
+            let outcome = outcome.map_err(|error| match &migration.why {
+                Some(why) => why.clone(),
+                None => migration.reason(error),
+            });
             match &outcome {
                 // A change of communicator has no downtime.
                 Ok(figures) if figures.total_ms > 0.0 => self.counts.moves.add(figures),

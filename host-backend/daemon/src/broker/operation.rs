@@ -4,6 +4,7 @@ use paragpu_config::host::Host;
 
 use super::signals::Signals;
 use crate::arguments::Arguments;
+use crate::error::chain;
 use crate::logging;
 
 /// The sources of the configuration, the log whose level it sets, and the
@@ -21,7 +22,11 @@ impl Operation {
         match self.arguments.sources().load::<Host>() {
             Ok(loaded) => Some(loaded.values),
             Err(error) => {
-                tracing::error!(%error, "the configuration is refused; the old one stays in effect");
+                let error = chain(&error);
+                tracing::error!(
+                    error,
+                    "the configuration is refused; the old one stays in effect"
+                );
                 None
             }
         }

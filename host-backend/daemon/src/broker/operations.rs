@@ -270,7 +270,8 @@ impl Operations {
         let orders = &self.orders;
         self.parked.retain_mut(|parked| {
             parked.guests.retain(|(guest, _)| guest.is_connected());
-            if workers.with_token(&parked.token).is_some() {
+            let restored = workers.with_token(&parked.token);
+            if restored.is_some_and(|found| !orders.contains_key(&found.worker)) {
                 notes.unpark(&parked.token);
                 back.extend(parked.guests.pop());
                 others.append(&mut parked.guests);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use paragpu_control::admin::Response;
+use paragpu_control::state::StateError;
 use paragpu_control::worker::{Progress, ToWorker};
 
 use super::Broker;
@@ -78,9 +79,9 @@ impl Broker {
         let (fresh, file) = match apart {
             true => {
                 let made = UnnamedCheckpoint::make(&directory, expires);
-                let (fresh, file) = made.map_err(|error| {
-                    format!("{} cannot be written to: {error}", directory.display())
-                })?;
+                let made = made.map_err(StateError::from);
+                let (fresh, file) =
+                    made.map_err(|error| error.in_directory(&directory, "written").to_string())?;
                 (Some(fresh), Some(file))
             }
             false => (None, None),
@@ -145,6 +146,9 @@ impl Broker {
             reason = outcome.as_ref().err(),
             "an order to a session completed"
         );
+        if outcome.is_err() {
+            self.give_up_arriving(key);
+        }
         match kind {
             Kind::Migration(id) | Kind::Relocation { id, .. } => {
                 return self.member_over(id, key, outcome);
@@ -178,6 +182,16 @@ impl Broker {
         self.answer(console, &response);
         self.bring_back();
         self.requests(console);
+    }
+
+    /// Takes the secrets of a session that could not be restored, whose worker has not exited
+    /// yet: its program waits for the next restore.
+    fn give_up_arriving(&mut self, key: u64) {
+        let session = self.workers.served_by_mut(key);
+        if let Some(session) = session.filter(|session| session.arrives) {
+            session.token = [0; 16];
+            session.claim = [0; 16];
+        }
     }
 
     /// Handles the exit of a worker with an unfinished order.

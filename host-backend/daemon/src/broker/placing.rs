@@ -91,7 +91,9 @@ impl Placing<'_> {
         if gpus.contains(&position) {
             Ok(position)
         } else {
-            Err(format!("vm.{vm}.devices does not include {kind}:{index}"))
+            Err(format!(
+                "`devices` under [vm.{vm:?}] in host.toml does not include {kind}:{index}"
+            ))
         }
     }
 

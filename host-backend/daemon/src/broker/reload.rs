@@ -3,6 +3,7 @@
 use paragpu_config::host::{Device, Host, Lease, Migration, Tcp, Vsock};
 
 use super::Broker;
+use crate::error::chain;
 use crate::logging;
 
 impl Broker {
@@ -22,11 +23,13 @@ impl Broker {
             );
         }
         self.host = applied;
+        self.warn_of_missing_devices();
         self.tenants.limit(&self.host);
         self.follow_shares();
         self.listeners.renew_certificates(&self.host);
         if let Err(error) = self.listeners.follow_vm_sockets(&self.host.vsock) {
-            tracing::error!(%error, "cannot listen on a VM's socket");
+            let error = chain(&error);
+            tracing::error!(error, "cannot listen on a VM's socket");
         }
         let filter = logging::filter(self.host.log.level);
         if let Err(error) = self.operation.log.reload(filter) {

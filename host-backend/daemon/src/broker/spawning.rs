@@ -98,7 +98,13 @@ impl Spawning {
         };
         started.map_err(|error| {
             let program = self.program.display();
-            format!("{program} cannot be started: {error}")
+            match std::fs::exists(&self.program) {
+                Ok(false) => format!(
+                    "{program} does not exist: set daemon.worker in host.toml to the path of \
+                     paragpu-worker"
+                ),
+                _ => format!("{program} cannot be started: {error}"),
+            }
         })
     }
 

@@ -116,7 +116,7 @@ impl Broker {
             }
             Err(reason) => {
                 tracing::error!(reason, "no worker");
-                self.devices.failed(ordinal, reason, now);
+                self.devices.not_tried(ordinal, reason, now);
             }
         }
     }
@@ -159,7 +159,11 @@ impl Broker {
                         worker.state = State::Idle;
                         let Gpu { name, memory, .. } = &gpu;
                         tracing::debug!(worker = pid, name, memory, "worker is ready");
+                        let was_ready = self.devices.ready();
                         self.devices.opened(ordinal, gpu);
+                        if !was_ready {
+                            self.warn_of_missing_devices();
+                        }
                     }
                 }
                 Some(FromWorker::Failed { reason }) => {
@@ -206,10 +210,33 @@ impl Broker {
     fn start_failed(&mut self, ordinal: u32, pid: u32, reason: String) {
         let gpu = self.devices.label(ordinal);
         let what = "a worker cannot open its device";
-        if self.devices.failed(ordinal, reason.clone(), Instant::now()) {
+        let was_ready = self.devices.ready();
+        let reason = self.devices.explained(ordinal, reason);
+        let is_fault = self.devices.failed(ordinal, reason.clone(), Instant::now());
+        if !was_ready {
+            self.warn_of_missing_devices();
+        }
+        if is_fault {
             tracing::warn!(worker = pid, gpu, reason, "{what}");
         } else {
             tracing::debug!(worker = pid, gpu, reason, "{what}");
+        }
+    }
+
+    /// Warns of devices that VMs are given and this host does not have, once all are found.
+    pub(super) fn warn_of_missing_devices(&self) {
+        if !self.devices.ready() {
+            return;
+        }
+        for (vm, limits) in self.host.vm.iter() {
+            let devices = limits.devices.0.iter();
+            for device in devices.filter(|index| self.devices.position_of(**index).is_none()) {
+                tracing::warn!(
+                    vm,
+                    device,
+                    "`devices` under [vm.{vm:?}] has a device that guests of this host do not get"
+                );
+            }
         }
     }
 

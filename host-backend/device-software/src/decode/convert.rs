@@ -254,9 +254,10 @@ impl<'m> Decoder<'m> {
                 self.emit(Op::F16ToF32, t, row, 0, 0, 0);
                 Reg::R32(t)
             }
+            // Unlike arithmetic, it keeps the bits of NaN.
             (Type::BF16, Reg::R32(row)) => {
-                let t = self.f.temp32();
-                self.emit(Op::Bf16ToF32, t, row, 0, 0, 0);
+                let (t, k) = (self.f.temp32(), self.f.const32(16));
+                self.emit(Op::Shl32, t, row, k, 0, 0);
                 Reg::R32(t)
             }
             _ => a,
@@ -313,6 +314,15 @@ impl<'m> Decoder<'m> {
                 self.emit(Op::MinS32, t, t, high, 0, 0);
             } else {
                 self.emit(Op::MinU32, t, t, high, 0, 0);
+                // NaN becomes the top bit of the type, not of 32 bits.
+                if let Reg::R64(row) = a {
+                    let (p, top) = (
+                        self.f.temp_pred(),
+                        self.f.const32(1 << (dty.size() * 8 - 1)),
+                    );
+                    self.emit(Op::DNan, p, row, row, 0, 0);
+                    self.emit(Op::Selp32, t, top, t, p, 0);
+                }
             }
         }
         self.settle(dty, d, t, bits)

@@ -243,9 +243,9 @@ impl Warp {
             let value = value.map_err(|fault| (fault, lane as u32))?;
             let target = to.wrapping_add(at);
             let old = match copy.to.space {
-                MemSpace::Global => env
-                    .memory
-                    .update(target, width, |old| apply(op, width, old, value, 0)),
+                MemSpace::Global => env.memory.update(target, width, |old| {
+                    apply(op.in_global(), width, old, value, 0)
+                }),
                 _ => env.shared_at(target).and_then(|(bytes, at)| {
                     update(bytes, at, width, |old| apply(op, width, old, value, 0))
                 }),

@@ -1,10 +1,13 @@
 //! Atomic read-modify-writes (PTX ISA 9.7.13.5).
 
 use super::block::Env;
+use super::half::{half, half_pair};
+use super::lanes::{flush32, nan32};
 use super::memory::{bad, lanes};
 use super::soft::{Format, Kind, Recipe, Rounding};
 use super::space::resolve;
 use super::warp::{Flow, Warp};
+use crate::decode::half::{HALF_BFLOAT, HalfKind};
 use crate::error::Fault;
 use crate::program::{AtomOp, Atomic, MemSpace, Reg, Wide, WideOp};
 
@@ -33,6 +36,8 @@ fn half_sum(format: Format, a: u64, b: u64) -> u64 {
 
 /// The new value of one element.
 pub(super) fn apply(op: AtomOp, width: u8, old: u64, b: u64, c: u64) -> u64 {
+    let half = |kind, flags| u64::from(half(kind as u64 | flags, old as u32, b as u32, 0));
+    let halves = |kind, flags| u64::from(half_pair(kind as u64 | flags, old as u32, b as u32, 0));
     let pair = |format| half_sum(format, old, b) | half_sum(format, old >> 16, b >> 16) << 16;
     let new = match op {
         AtomOp::Add => old.wrapping_add(b),
@@ -67,13 +72,25 @@ pub(super) fn apply(op: AtomOp, width: u8, old: u64, b: u64, c: u64) -> u64 {
         }
         AtomOp::AddF32 => {
             let sum = f32::from_bits(old as u32) + f32::from_bits(b as u32);
-            u64::from(super::lanes::nan32(sum))
+            u64::from(nan32(sum))
+        }
+        AtomOp::AddF32Z => {
+            let [x, y] = [old, b].map(|v| flush32(f32::from_bits(v as u32)));
+            u64::from(nan32(flush32(x + y)))
         }
         AtomOp::AddF64 => (f64::from_bits(old) + f64::from_bits(b)).to_bits(),
         AtomOp::AddF16 => half_sum(Format::F16, old, b),
         AtomOp::AddBf16 => half_sum(Format::Bf16, old, b),
         AtomOp::AddF16x2 => pair(Format::F16),
         AtomOp::AddBf16x2 => pair(Format::Bf16),
+        AtomOp::MinF16 => half(HalfKind::Min, 0),
+        AtomOp::MinF16x2 => halves(HalfKind::Min, 0),
+        AtomOp::MinBf16 => half(HalfKind::Min, HALF_BFLOAT),
+        AtomOp::MinBf16x2 => halves(HalfKind::Min, HALF_BFLOAT),
+        AtomOp::MaxF16 => half(HalfKind::Max, 0),
+        AtomOp::MaxF16x2 => halves(HalfKind::Max, 0),
+        AtomOp::MaxBf16 => half(HalfKind::Max, HALF_BFLOAT),
+        AtomOp::MaxBf16x2 => halves(HalfKind::Max, HALF_BFLOAT),
     };
     low(new, width)
 }
@@ -92,6 +109,7 @@ impl Warp {
             atomic.c.map_or([0; 32], |c| self.read(c)),
         );
         let (op, width) = (atomic.op, atomic.width);
+        let in_global = op.in_global();
         let mut old = [0; 32];
         for l in lanes(mask) {
             let (b, c) = (low(b[l], width), low(c[l], width));
@@ -102,7 +120,7 @@ impl Warp {
             let got = match space {
                 MemSpace::Global | MemSpace::Generic => env
                     .memory
-                    .update(address, width, |v| apply(op, width, v, b, c)),
+                    .update(address, width, |v| apply(in_global, width, v, b, c)),
                 MemSpace::Shared => env.shared_at(address).and_then(|(bytes, at)| {
                     super::memory::update(bytes, at, width, |v| apply(op, width, v, b, c))
                 }),

@@ -1,6 +1,7 @@
 //! Execution of decoded programs: warps of 32 lanes in lockstep.
 
 pub mod alu;
+mod apart;
 mod asynchronous;
 mod atomics;
 pub mod block;

@@ -6,7 +6,7 @@
 use super::lanes::shuffled;
 use super::memory::lanes;
 use super::warp::{Flow, State, Warp};
-use crate::program::{Ext, ReduxOp, Reg, VoteMode};
+use crate::program::{Ext, Program, ReduxOp, Reg, VoteMode};
 
 /// The lanes that now execute an operation of a group.
 pub(super) struct Meeting {
@@ -28,7 +28,7 @@ impl Warp {
             .fold(0, |m, l| m | 1 << l)
     }
 
-    pub(super) fn exchange(&mut self, ext: &Ext, active: u32) -> Flow {
+    pub(super) fn exchange(&mut self, program: &Program, ext: &Ext, active: u32) -> Flow {
         let mask_row = match ext {
             Ext::Shfl { mask, .. }
             | Ext::Vote { mask, .. }
@@ -48,7 +48,12 @@ impl Warp {
         if met.lanes != 0 {
             self.carry_out(ext, &groups, met.lanes);
         }
-        self.part(&met)
+        let flow = self.part(&met);
+        let waiting = active & !met.lanes;
+        if waiting != 0 {
+            self.meet_apart(program, ext, &groups, waiting);
+        }
+        flow
     }
 
     /// The lanes of `active` whose groups are complete stay in the running fragment; the
@@ -100,7 +105,7 @@ impl Warp {
         Flow::Switch
     }
 
-    fn carry_out(&mut self, ext: &Ext, groups: &[u32; 32], mask: u32) {
+    pub(super) fn carry_out(&mut self, ext: &Ext, groups: &[u32; 32], mask: u32) {
         match *ext {
             Ext::Shfl {
                 mode,

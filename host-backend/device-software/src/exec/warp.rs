@@ -11,7 +11,7 @@
 //! of waiting gets [`EXTENSIONS`] more leases.
 //!
 //! A `.sync` instruction waits until all lanes in its mask that have not exited have
-//! reached it.
+//! reached it, or an instruction like it.
 
 use super::block::{Env, Grid};
 use super::calls::Calls;
@@ -449,6 +449,9 @@ impl Warp {
         self.turns.clock += 1;
         self.run.since = self.turns.clock;
         std::mem::swap(&mut self.run, &mut self.others[n]);
+        if self.others[n].mask == 0 {
+            self.others.swap_remove(n);
+        }
     }
 
     /// Notes whether a look at a barrier object found its phase incomplete; whether it is
@@ -674,7 +677,7 @@ impl Warp {
             | Ext::Match { .. }
             | Ext::Redux { .. }
             | Ext::Elect { .. }
-            | Ext::BarWarp { .. } => Ok(self.exchange(ext, active)),
+            | Ext::BarWarp { .. } => Ok(self.exchange(env.program, ext, active)),
             Ext::Video { d, sources, video } => {
                 let [a, b, c] = sources.map(|row| self.read(Reg::R32(row)));
                 let values = std::array::from_fn(|l| {

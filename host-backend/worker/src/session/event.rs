@@ -93,23 +93,38 @@ impl Events {
         call: &EventElapsedTime,
     ) -> Outcome<f32> {
         let EventElapsedTime { start, end } = *call;
-        if !self.past.before.is_empty() {
-            return Ok(self.position(gpu, end)? - self.position(gpu, start)?);
-        }
-        let (start, end) = (self.id(start)?, self.id(end)?);
-        Ok(gpu.event_elapsed_time(start, end)?)
+        let (from, to) = (self.id(start)?, self.id(end)?);
+        let before = (
+            self.earlier(gpu, start.0, from)?,
+            self.earlier(gpu, end.0, to)?,
+        );
+        Ok(match before {
+            (None, None) => gpu.event_elapsed_time(from, to)?,
+            (Some((start, _)), Some((end, _))) => start - end,
+            (Some((start, epoch)), None) => start + gpu.event_elapsed_time(epoch, to)?,
+            (None, Some((end, epoch))) => -(end + gpu.event_elapsed_time(epoch, from)?),
+        })
     }
 
-    /// Milliseconds from this device's epoch to the event, regardless of the device on
-    /// which it was reached.
-    fn position(&self, gpu: &mut Gpu, event: EventHandle) -> Outcome<f32> {
-        if let Some(before) = self.past.before.get(&event.0) {
-            return Ok(-before);
-        }
-        let Some(epoch) = self.past.epoch else {
-            return Err(Status::INVALID_HANDLE.into());
+    /// Milliseconds from the event to this device's epoch, and the epoch, if the event was
+    /// last recorded on an earlier device. A graph that records it here does not say so, and
+    /// recreating the event recorded it before the epoch, if at all.
+    fn earlier(
+        &self,
+        gpu: &mut Gpu,
+        handle: u64,
+        event: EventId,
+    ) -> Result<Option<(f32, EventId)>> {
+        let (Some(before), Some(epoch)) = (self.past.before.get(&handle), self.past.epoch) else {
+            return Ok(None);
         };
-        Ok(gpu.event_elapsed_time(epoch, self.id(event)?)?)
+        match gpu.event_elapsed_time(epoch, event) {
+            Ok(since) if since > 0.0 => Ok(None),
+            Ok(_) => Ok(Some((*before, epoch))),
+            // It was never recorded on this device.
+            Err(error) if error.status == Status::INVALID_HANDLE => Ok(Some((*before, epoch))),
+            Err(error) => Err(error),
+        }
     }
 
     /// The age in milliseconds of each event in `handles`. Events without timing and
@@ -130,12 +145,12 @@ impl Events {
         };
         let mut ages = Vec::new();
         for handle in handles {
-            let age = match self.past.before.get(&handle) {
-                Some(before) => Some(before + epoch_age),
-                None => match self.table.get(handle) {
-                    Ok(event) => gpu.event_elapsed_time(event.id, now).ok(),
-                    Err(_) => None,
-                },
+            let Ok(event) = self.table.get(handle) else {
+                continue;
+            };
+            let age = match self.earlier(gpu, handle, event.id)? {
+                Some((before, _)) => Some(before + epoch_age),
+                None => gpu.event_elapsed_time(event.id, now).ok(),
             };
             ages.extend(age.map(|age| (handle, age)));
         }

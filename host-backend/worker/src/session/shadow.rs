@@ -92,7 +92,9 @@ impl Shadow {
     pub(super) fn clear(&self) {
         let zeros = [0; PAGE as usize];
         for offset in (0..self.len()).step_by(PAGE as usize) {
-            self.write(offset, &zeros);
+            if self.write(offset, &zeros) && !self.joined {
+                let _ = self.memory.copy_in(offset, &zeros);
+            }
         }
     }
 
@@ -115,14 +117,16 @@ impl Shadow {
         self.agreed.copy_in(offset, bytes)
     }
 
-    /// Writes bytes of the guest. Returns false past the end. A part of the window has newer
-    /// ones.
+    /// Writes bytes of the guest: those that differ from what both sides last agreed on. The guest
+    /// did not change the others, and the device may have. Returns false past the end. A part of
+    /// the window has newer ones.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         if self.joined {
             let end = offset.checked_add(bytes.len() as u64);
             return end.is_some_and(|end| end <= self.len());
         }
-        self.memory.copy_in(offset, bytes) && self.agreed.copy_in(offset, bytes)
+        let agreed = self.agreed.bytes(offset, bytes.len());
+        self.memory.merge_in(offset, bytes, agreed) && self.agreed.copy_in(offset, bytes)
     }
 
     /// Whether a range of whole pages differs from what both sides last agreed on.
@@ -185,6 +189,37 @@ mod tests {
             })
             .unwrap();
         runs
+    }
+
+    /// The guest sends runs with bytes that it did not change.
+    #[test]
+    fn what_the_device_wrote_between_the_guests_changes_stays() {
+        let shadow = Shadow {
+            memory: Mapping::anywhere(PAGE).unwrap(),
+            agreed: Mapping::anywhere(PAGE).unwrap(),
+            joined: false,
+            held: None,
+        };
+        for size in [1, 7, 8, 9, 16, 100] {
+            shadow.clear();
+            let mut guest = vec![0; size];
+            for at in (0..size).step_by(3) {
+                assert!(shadow.memory.copy_in(100 + at as u64, &[7]));
+                if at + 1 < size {
+                    guest[at + 1] = 9;
+                }
+            }
+            assert!(shadow.write(100, &guest));
+            let both = |at: usize| if at % 3 == 0 { 7 } else { guest[at] };
+            let both: Vec<u8> = (0..size).map(both).collect();
+            assert_eq!(shadow.memory.bytes(100, size), both, "{size}");
+            assert_eq!(runs(&shadow, 0, PAGE).len(), 1);
+            assert_eq!(shadow.agreed.bytes(100, size), both);
+        }
+        let all: Vec<u8> = (0..PAGE).map(|at| at as u8 | 1).collect();
+        assert!(shadow.write(0, &all));
+        assert_eq!(shadow.memory.bytes(0, PAGE as usize), all);
+        assert!(!shadow.write(PAGE - 1, &[1, 2]));
     }
 
     #[test]

@@ -134,6 +134,39 @@ impl Mapping {
         true
     }
 
+    /// Copies those of `bytes` to `offset` that differ from `former`, which is as long. What a
+    /// device writes to the others in the meantime stays. Returns false if they do not fit.
+    #[must_use]
+    pub fn merge_in(&self, offset: u64, bytes: &[u8], former: &[u8]) -> bool {
+        const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
+        const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+        let place = self.place(offset, bytes.len());
+        let Some(to) = place.filter(|_| former.len() == bytes.len()) else {
+            return false;
+        };
+        let put = |at: usize, bytes: &[u8]| {
+            // SAFETY: `place` checked the range, and `at` counts `bytes` of it. A device may use
+            // the same bytes, which is a race of the guest.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(at), bytes.len()) };
+        };
+        let pairs = bytes.chunks(8).zip(former.chunks(8)).enumerate();
+        for (word, (new, old)) in pairs.filter(|(_, (new, old))| new != old) {
+            let word_of = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_ne_bytes);
+            let differs = word_of(new).zip(word_of(old)).map(|(new, old)| new ^ old);
+            // No byte of the difference is zero.
+            if differs.is_some_and(|it| it.wrapping_sub(LOW) & !it & HIGH == 0) {
+                put(8 * word, new);
+                continue;
+            }
+            for (byte, (new, old)) in new.iter().zip(old).enumerate() {
+                if new != old {
+                    put(8 * word + byte, std::slice::from_ref(new));
+                }
+            }
+        }
+        true
+    }
+
     /// Lets `fill` write `length` bytes at `offset`, which have no other user meanwhile.
     /// Returns false if they do not fit.
     #[must_use]

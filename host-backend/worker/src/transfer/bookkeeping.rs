@@ -175,3 +175,123 @@ impl Session {
         Ok(())
     }
 }
+
+#[cfg(all(test, feature = "software"))]
+mod tests {
+    use paragpu_protocol::call::WireCall;
+    use paragpu_protocol::codec::{Bytes, encode_all};
+    use paragpu_protocol::handle::{EventHandle, GraphExecHandle, StreamHandle};
+    use paragpu_protocol::table::{
+        EventCreate, EventElapsedTime, EventRecord, GraphBegin, GraphInstantiate, GraphLaunch,
+        GraphNodes,
+    };
+    use paragpu_protocol::types::GraphNode;
+
+    use crate::live::Recorded;
+    use crate::session::Session;
+    use crate::transfer::tests::{alone, file_of, session, settle, write};
+
+    const GRAPH: GraphExecHandle = GraphExecHandle(300);
+    /// The graph records these.
+    const BY_GRAPH: [u64; 2] = [200, 201];
+    /// The program records these.
+    const BEFORE: u64 = 202;
+    const AFTER: u64 = 203;
+
+    fn record(event: u64) -> EventRecord {
+        EventRecord {
+            event: EventHandle(event),
+            stream: StreamHandle(0),
+        }
+    }
+
+    fn perform(session: &mut Session, call: &Recorded) {
+        session.perform(call).unwrap();
+        settle(session);
+    }
+
+    /// Creates the events, and a graph that records two of them.
+    fn create(session: &mut Session) {
+        for event in BY_GRAPH.into_iter().chain([BEFORE, AFTER]) {
+            let event = EventHandle(event);
+            perform(session, &Recorded::of(&EventCreate { event, flags: 0 }));
+        }
+        let mut nodes = Vec::new();
+        for (event, after) in BY_GRAPH.into_iter().zip([&[][..], &[0; 4]]) {
+            nodes.extend(encode_all(&GraphNode {
+                call: EventRecord::INFO.number,
+                after: Bytes(after),
+                work: Bytes(&encode_all(&record(event))),
+            }));
+        }
+        perform(session, &Recorded::of(&GraphBegin { graph: GRAPH }));
+        let nodes = GraphNodes {
+            graph: GRAPH,
+            first: 0,
+            nodes: Bytes(&nodes),
+        };
+        perform(session, &Recorded::of(&nodes));
+        let instantiate = GraphInstantiate {
+            graph: GRAPH,
+            nodes: 2,
+        };
+        perform(session, &Recorded::of(&instantiate));
+    }
+
+    fn launch(session: &mut Session) {
+        let launch = GraphLaunch {
+            graph: GRAPH,
+            stream: StreamHandle(0),
+        };
+        perform(session, &Recorded::of(&launch));
+    }
+
+    fn elapsed(session: &mut Session, start: u64, end: u64) -> f32 {
+        let call = EventElapsedTime {
+            start: EventHandle(start),
+            end: EventHandle(end),
+        };
+        let events = &session.objects.events;
+        events.event_elapsed_time(&mut session.gpu, &call).unwrap()
+    }
+
+    fn restored(state: &[u8]) -> Session {
+        let mut restored = session(1, 1 << 30);
+        restored.read_file(&file_of(state)).unwrap();
+        restored
+    }
+
+    #[test]
+    fn events_that_a_graph_records_have_the_times_of_its_last_launch() {
+        let _alone = alone();
+        let mut first = session(1, 1 << 30);
+        create(&mut first);
+        launch(&mut first);
+        perform(&mut first, &Recorded::of(&record(BEFORE)));
+        let state = write(&mut first);
+        drop(first);
+
+        let mut second = restored(&state);
+        for event in BY_GRAPH {
+            assert!(elapsed(&mut second, BEFORE, event) < 0.0, "not yet");
+        }
+        perform(&mut second, &Recorded::of(&record(AFTER)));
+        launch(&mut second);
+        let times = |session: &mut Session| {
+            let [first, last] = BY_GRAPH;
+            for event in BY_GRAPH {
+                assert!(elapsed(session, BEFORE, event) > 0.0);
+                assert!(elapsed(session, event, BEFORE) < 0.0);
+                assert!(elapsed(session, AFTER, event) > 0.0);
+            }
+            assert!(elapsed(session, first, last) >= 0.0);
+            elapsed(session, BEFORE, last)
+        };
+        let time = times(&mut second);
+        // Their ages move, too.
+        let state = write(&mut second);
+        drop(second);
+        let later = times(&mut restored(&state));
+        assert!((time - later).abs() < 0.01, "{time} {later}");
+    }
+}

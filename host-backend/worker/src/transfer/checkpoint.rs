@@ -62,11 +62,14 @@ impl Task for Checkpoint {
             return Ok(Some(self));
         }
         let written = match session.attempt_to_stop(receiver, &mut self.attempts) {
-            Ok(true) => match &self.target {
-                CheckpointTarget::Directory(directory) => session.write_file(directory),
-                CheckpointTarget::File(file) => session.write_into(file, None),
+            Ok(true) => {
+                let CheckpointTarget { directory, file } = &self.target;
+                match file {
+                    Some(file) => session.write_into(file, None),
+                    None => session.write_file(directory),
+                }
+                .map_err(|error| error.in_directory(directory, "written").to_string())
             }
-            .map_err(|error| error.to_string()),
             Ok(false) => return Ok(Some(self)),
             Err(NotStopped::Continues(reason)) => Err(reason),
             Err(NotStopped::Ended(end)) => return Err(end),
@@ -162,7 +165,13 @@ impl Session {
     /// # Errors
     /// [`StateError`]; the session is then unusable.
     pub fn read_file(&mut self, file: &File) -> Result<u64, StateError> {
-        self.read_from(file, None)
+        // The daemon, which knows the file's path, has opened it.
+        self.read_from(file, None).map_err(|error| match error {
+            StateError::Io(error) => {
+                StateError::Impossible(format!("the checkpoint cannot be read: {error}"))
+            }
+            other => other,
+        })
     }
 
     pub(super) fn read_from(

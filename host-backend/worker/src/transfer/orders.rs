@@ -27,11 +27,11 @@ pub enum Order {
 
 /// The target of a checkpoint.
 #[derive(Debug)]
-pub enum CheckpointTarget {
-    /// A file in this directory, which is created if it does not exist.
-    Directory(PathBuf),
-    /// This file, which the daemon names.
-    File(File),
+pub struct CheckpointTarget {
+    /// The directory, which is created if it does not exist.
+    pub directory: PathBuf,
+    /// The file in it, if the daemon has created one and will name it.
+    pub file: Option<File>,
 }
 
 /// How a session leaves: [`Migrate`](paragpu_control::worker::Migrate).
@@ -121,6 +121,13 @@ impl Orders {
         order
     }
 
+    /// Asks the daemon whether a stopped session may execute a call. An answer to an earlier
+    /// move, which failed before it came, is discarded.
+    pub(crate) fn ask_to_resume(&self) {
+        self.take_resumed();
+        self.report(Report::Resumes);
+    }
+
     /// Notes the daemon's answer to [`Report::Resumes`].
     pub(crate) fn resume(&self) {
         self.resumed.store(true, Ordering::Release);
@@ -149,5 +156,22 @@ impl Orders {
 
     pub(crate) fn report(&self, report: Report) {
         (self.report)(report);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_to_an_earlier_move_resumes_nothing() {
+        let orders = Orders::new(drop);
+        orders.ask_to_resume();
+        // The move fails before the answer comes.
+        orders.resume();
+        orders.ask_to_resume();
+        assert!(!orders.take_resumed());
+        orders.resume();
+        assert!(orders.take_resumed());
     }
 }

@@ -76,18 +76,18 @@ static OBJECTS: Guarded = Guarded(core::cell::UnsafeCell::new(Objects {
 }));
 
 /// Takes the lock. A lock held by a thread of the parent at the time of the fork counts
-/// as free.
-fn lock() {
+/// as free; returns whether it was.
+fn lock() -> bool {
     // SAFETY: it takes nothing.
     let own = unsafe { libc::getpid() };
     loop {
         match OWNER.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return,
+            Ok(_) => return false,
             Err(owner) if owner != own => {
                 let taken =
                     OWNER.compare_exchange(owner, own, Ordering::Acquire, Ordering::Relaxed);
                 if taken.is_ok() {
-                    return;
+                    return true;
                 }
             }
             // SAFETY: it takes nothing.
@@ -103,7 +103,7 @@ pub fn look() {
     if settings::is_privileged() {
         return;
     }
-    lock();
+    let is_taken_over = lock();
     // SAFETY: the lock is held.
     let objects = unsafe { &mut *OBJECTS.0.get() };
     let mut listing = Listing {
@@ -119,7 +119,7 @@ pub fn look() {
             listing.count = 0;
             listing.ask(visit);
             for info in listing.fresh.iter().take(listing.count).flatten() {
-                listing.objects.examine(info);
+                listing.objects.examine(info, is_taken_over);
             }
             if listing.count < FRESH {
                 break;
@@ -204,11 +204,12 @@ impl Objects {
         })
     }
 
-    /// Examines an unknown object.
-    fn examine(&mut self, info: &libc::dl_phdr_info) {
+    /// Examines an unknown object. `is_taken_over` says that a thread of the parent may have
+    /// redirected it without noting it.
+    fn examine(&mut self, info: &libc::dl_phdr_info, is_taken_over: bool) {
         let (base, headers) = (info.dlpi_addr, info.dlpi_phdr as u64);
         let image = Image::of_memory(Process, base, headers, info.dlpi_phnum);
-        let carriers = redirect(info, &image);
+        let carriers = redirect(info, &image, is_taken_over);
         let (round, identity) = (self.round, identity(info));
         let fresh = Seen {
             base,
@@ -300,7 +301,11 @@ unsafe fn is_patched(mut carrier: *mut Carrier) -> bool {
 }
 
 /// Redirects all runtimes inside an object, and returns their carriers.
-fn redirect(info: &libc::dl_phdr_info, image: &Image<Process>) -> *mut Carrier {
+fn redirect(
+    info: &libc::dl_phdr_info,
+    image: &Image<Process>,
+    is_taken_over: bool,
+) -> *mut Carrier {
     let shared = image.dynamic().and_then(|dynamic| {
         let shared = symbols::shared(image, &dynamic)?;
         Some((dynamic, shared))
@@ -319,6 +324,7 @@ fn redirect(info: &libc::dl_phdr_info, image: &Image<Process>) -> *mut Carrier {
         base: info.dlpi_addr,
         path: path(info, &mut buffer),
         carriers: ptr::null_mut(),
+        is_taken_over,
     };
     match shared {
         Some((dynamic, Shared::Nvidias(interface))) => found.shared(image, &dynamic, interface),
@@ -332,6 +338,8 @@ struct Found<'a> {
     base: u64,
     path: &'a [u8],
     carriers: *mut Carrier,
+    /// As [`Objects::examine`] has it.
+    is_taken_over: bool,
 }
 
 impl Found<'_> {
@@ -465,7 +473,10 @@ impl Found<'_> {
     /// Reports a runtime that resembles a known build but differs. One that resembles none is
     /// reported by paragpu's driver library when it is called.
     fn unknown(&self, alike: Option<&str>, id: Option<BuildId>) {
-        let Some(alike) = alike else { return };
+        // The parent's jumps, which work in the child, look like another build.
+        let Some(alike) = alike.filter(|_| !self.is_taken_over) else {
+            return;
+        };
         let path = LossyText(self.path);
         let advice = "its calls fail; `paragpu doctor` and docs/redirect.md say what to do";
         match id {

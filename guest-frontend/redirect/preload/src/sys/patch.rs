@@ -4,8 +4,8 @@
 //! over the code, readable and executable. So no page is ever writable and executable, or
 //! becomes executable after it was writable. This works in processes with
 //! `MemoryDenyWriteExecute=`, and SELinux requires `execute` on a memfd instead of
-//! `execmod` or `execmem`. If it is refused, the pages are made writable for the moment of
-//! the write.
+//! `execmod` or `execmem`. If it is refused, or the limit of file sizes is too low, the pages are
+//! made writable for the moment of the write.
 
 use core::ptr;
 
@@ -72,6 +72,9 @@ unsafe fn write_jumps(entries: &[Entry], start: usize, code: *mut u8) {
 /// # Safety
 /// The range is mapped code that holds all entries, and nothing executes there.
 unsafe fn by_copy(entries: &[Entry], start: usize, length: usize) -> bool {
+    if !may_create(length) {
+        return false;
+    }
     // SAFETY: the new mapping is ours until it is unmapped; the one at `start` has the same
     // bytes as before except for the jumps.
     unsafe {
@@ -89,6 +92,18 @@ unsafe fn by_copy(entries: &[Entry], start: usize, length: usize) -> bool {
         libc::close(file);
         complete
     }
+}
+
+/// Whether the process may create a file of `length` bytes. Beyond its limit, which counts for
+/// memfds, too, SIGXFSZ would end it.
+fn may_create(length: usize) -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: it fills the structure.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    known && u64::try_from(length).is_ok_and(|length| length <= limit.rlim_cur)
 }
 
 /// Copies the code into the file and writes the jumps there.

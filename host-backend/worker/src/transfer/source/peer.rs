@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use paragpu_communicator::Error;
 use paragpu_communicator_stream::handshake;
 use paragpu_protocol::codec::decode_all;
 use paragpu_protocol::frame::Control;
@@ -175,8 +176,13 @@ impl Peer {
     /// session at the destination.
     pub(super) fn welcome(&mut self) -> Result<(String, String), StateError> {
         let deadline = Some(Instant::now() + SILENCE);
-        let (header, payload) =
-            handshake::receive_exact_frame(self.socket(), MAX_ANSWER, deadline).map_err(carried)?;
+        let answer = handshake::receive_exact_frame(self.socket(), MAX_ANSWER, deadline);
+        let (header, payload) = answer.map_err(|error| match error {
+            Error::Protocol(error) => StateError::Impossible(format!(
+                "the destination is not the socket of a paragpud for guests: {error}"
+            )),
+            other => carried(other),
+        })?;
         if header.kind == Control::Welcome.kind() {
             let home: Move<'_> = decode_all(&payload)?;
             return Ok((home.communicator.0.to_owned(), home.address.0.to_owned()));

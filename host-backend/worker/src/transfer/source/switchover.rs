@@ -178,7 +178,7 @@ impl Source {
             if queue_late_calls(session, receiver)?.is_some() || session.intake.is_empty() {
                 continue;
             }
-            session.transfer.orders().report(Report::Resumes);
+            session.transfer.orders().ask_to_resume();
             while !session.transfer.orders().take_resumed() {
                 // All were stopped before this session could resume.
                 if self.await_rest(POLL_INTERVAL)? {

@@ -379,6 +379,8 @@ fn a_stopped_session_executes_calls_while_others_are_not_stopped() {
             send_frame(&guest, number, 0, sequence, &payload, deadline).unwrap();
         };
         assert_eq!(next(), Report::Held(Step::Copied));
+        // A late answer to an earlier move.
+        orders.resume();
         rustix::io::write(&stop, &[1]).unwrap();
         assert_eq!(next(), Report::Held(Step::Stopped));
         // The work of another session waits for this call.

@@ -1,0 +1,73 @@
+//! What a user can do if no session begins.
+
+use std::path::Path;
+
+use paragpu_communicator::Error as TravelError;
+
+use crate::error::{Error, is_timeout};
+
+/// The advice if the connection broke during the handshake.
+pub(super) fn broken_advice(error: &TravelError) -> &'static str {
+    match error {
+        TravelError::Protocol(_) => {
+            "is the address that of paragpud? What answers there does not speak its protocol"
+        }
+        error if is_timeout(error) => {
+            "is the address that of paragpud, and is its host overloaded (systemctl status \
+             paragpud)? What listens there accepts connections, but does not answer"
+        }
+        _ => {
+            "is the address that of paragpud? Its log may say why it closed the connection \
+             (journalctl -u paragpud)"
+        }
+    }
+}
+
+/// The error if a guest cannot use its VM's device.
+pub(super) fn no_channel(node: &Path, error: TravelError) -> Error {
+    let full = std::io::ErrorKind::StorageFull;
+    match error {
+        // The module reports this if no channel is free.
+        TravelError::Io { source, .. } if source.kind() == full => {
+            Error::ChannelsTaken(node.display().to_string())
+        }
+        error => Error::NoAnswer {
+            place: format!("the device {}", node.display()),
+            advice: "is the module `paragpu` loaded, and does this user belong to the group of the device file?",
+            source: Box::new(error),
+        },
+    }
+}
+
+/// The advice if a guest cannot use its host's vsock.
+pub(super) fn vsock_advice(error: &TravelError) -> &'static str {
+    use std::io::ErrorKind;
+    let kind = match error {
+        TravelError::Io { source, .. } => source.kind(),
+        _ => ErrorKind::Other,
+    };
+    match kind {
+        // Some devices reset connections to a port without a listener, others do
+        // not answer.
+        ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused | ErrorKind::TimedOut => {
+            "is paragpud running there with `vsock.port` or `vsock.unix` set to this port, and is \
+             vsock.cid right?"
+        }
+        _ => {
+            "this machine has no vsock device: does the VM have one, and is its driver loaded \
+             (vmw_vsock_virtio_transport, vmw_vsock_vmci_transport or hv_sock)?"
+        }
+    }
+}
+
+/// The advice if a guest cannot reach the daemon of its machine.
+pub(super) fn unix_advice(error: &TravelError) -> &'static str {
+    let denied = std::io::ErrorKind::PermissionDenied;
+    match error {
+        TravelError::Io { source, .. } if source.kind() == denied => {
+            "only members of its group may use it (ls -l), which is paragpu in the Debian \
+             packages: usermod -aG paragpu USER"
+        }
+        _ => "is paragpud running (systemctl status paragpud)?",
+    }
+}
