@@ -202,6 +202,15 @@ class Programs(unittest.TestCase):
                 run = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60)
                 self.assertEqual((run.returncode, run.stdout), (0, f"{want}\n"), run.stderr)
 
+    def test_both_generations_are_opened_late_in_one_process(self):
+        """Their thread-local storage is static, of which the C library has little left after the start."""
+        names = [os.path.join(harness.LIBRARIES, f"libcudart.so.{number}") for number in (13, 12)]
+        for order in (names, names[::-1]):
+            with self.subTest(order):
+                program = f"import ctypes\nfor name in {order}:\n    print(ctypes.CDLL(name).cudaFree(None))"
+                run = self.daemon.run(sys.executable, "shm", ["-c", program])
+                self.assertEqual((run.code, run.output), (0, "0\n0\n"), run.errors)
+
     def test_what_ends_with_a_thread_or_the_process_may_use_cuda(self):
         program = compiled(ENDING, "--default-stream", "per-thread")
         run = self.daemon.run(program, "shm")

@@ -104,7 +104,7 @@ class Tenancy(unittest.TestCase):
         code, output, errors = finish(self.guest(daemon, "shm", "device"))
         self.assertEqual(code, 3, output)
         self.assertIn(f"{USER} already has 1 sessions on this host", errors)
-        self.assertIn(f"vm.{USER}.sessions", errors)
+        self.assertIn(f'sessions under [vm."{USER}"]', errors)
         for _ in range(2):
             self.hold(daemon, "tcp", MIB)
         code, output, errors = finish(self.guest(daemon, "tcp", "device"))

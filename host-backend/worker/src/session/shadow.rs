@@ -210,7 +210,7 @@ mod tests {
                 }
             }
             assert!(shadow.write(100, &guest));
-            let both = |at: usize| if at % 3 == 0 { 7 } else { guest[at] };
+            let both = |at: usize| if at.is_multiple_of(3) { 7 } else { guest[at] };
             let both: Vec<u8> = (0..size).map(both).collect();
             assert_eq!(shadow.memory.bytes(100, size), both, "{size}");
             assert_eq!(runs(&shadow, 0, PAGE).len(), 1);
