@@ -10,11 +10,13 @@
 //!
 //! A function with an unsupported instruction is refused by name and line, with every
 //! kernel that calls it, when the program requests that kernel. The module's other kernels
-//! run. Not supported are: tensor copies (`cp.async.bulk.tensor`), `clusterlaunchcontrol`,
-//! `wgmma`, `tcgen05`, `mma` of sparse or block-scaled matrices and of Volta's m8n8k4, 4-
-//! and 6-bit floats, 128-bit registers, texture references, gradients of cubes, `txq`,
-//! `red.async`, `cp.reduce`, and launches of graphs from kernels. `examples/accepts.rs`
-//! counts what a library needs of these.
+//! run. Not supported are: `wgmma`, `tcgen05`, `mma` of sparse matrices and of Volta's m8n8k4,
+//! `redux` of floats, `multimem`, tensor copies other than in tile mode, multicasts of
+//! `clusterlaunchcontrol`, `st.async` and `red.async` without a barrier object, `st.bulk`,
+//! `fma.oob`, texture references, texture offsets, textures read as `f16x2`, gradients of
+//! cubes, `txq`, `suq`, `sured`, `sust.p`, the special registers `%pm` and
+//! `%current_graph_exec`, and launches of graphs from kernels. `examples/accepts.rs` counts
+//! what a library needs of these.
 #![deny(unsafe_code)]
 
 pub mod attributes;

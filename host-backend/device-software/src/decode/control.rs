@@ -1,9 +1,11 @@
 //! Branches, calls, barriers of the block (PTX ISA 9.7.12, 9.7.13).
 
 use super::function_state::Storage;
-use super::{Decoder, Result, Symbol};
-use crate::program::{BarReduce, Call, CallTarget, Ext, Func, Reg, RuntimeCall};
-use crate::ptx::ast::{Operand, Type};
+use super::{Decoder, Result, Symbol, align_up};
+use crate::program::{
+    Access, Address, BarReduce, Call, CallTarget, Ext, Extend, Func, MemSpace, Reg, RuntimeCall,
+};
+use crate::ptx::ast::{Function, Operand, Space, Type, Var};
 
 impl<'m> Decoder<'m> {
     pub(super) fn control(
@@ -98,8 +100,13 @@ impl<'m> Decoder<'m> {
                 }
             },
         };
-        let args = self.call_places(args)?;
-        let returns = self.call_places(returns)?;
+        let sizes = match target {
+            CallTarget::Function(index) => self.program.funcs.get(index),
+            _ => None,
+        };
+        let sizes: Vec<u32> = sizes.map_or(Vec::new(), |f| f.params.iter().map(|p| p.1).collect());
+        let args = self.arguments(args, &sizes)?;
+        let (returns, results) = self.results(returns)?;
         let system = match target {
             CallTarget::Malloc => Some(([8].as_slice(), [8].as_slice())),
             CallTarget::AlignedMalloc => Some(([8, 8].as_slice(), [8].as_slice())),
@@ -133,22 +140,133 @@ impl<'m> Decoder<'m> {
             args,
             returns,
         }));
+        for (reg, place) in results {
+            self.frame_access(reg, place, Ext::Load);
+        }
         Ok(())
     }
 
-    /// Offsets and sizes of the `.param` variables that a call names.
-    fn call_places(&mut self, list: &[Operand<'m>]) -> Result<Vec<(u32, u32)>> {
+    /// Offset and size of a `.param` variable.
+    fn param_place(&self, operand: &Operand<'m>) -> Option<(u32, u32)> {
+        let &Operand::Name(name) = operand else {
+            return None;
+        };
+        match (self.find_place(name)?, self.find_size(name)?) {
+            (Storage::Frame(offset), size) => Some((offset, size)),
+            _ => None,
+        }
+    }
+
+    /// Offsets and sizes of the arguments, each of which is a `.param` variable, or a register
+    /// or a constant, which is stored in the frame. `sizes` are those of the parameters, if
+    /// known.
+    fn arguments(&mut self, list: &[Operand<'m>], sizes: &[u32]) -> Result<Vec<(u32, u32)>> {
         let mut out = Vec::new();
-        for operand in list {
-            let &Operand::Name(name) = operand else {
-                return self.unsupported("call argument that is not a .param");
-            };
-            match (self.find_place(name), self.find_size(name)) {
-                (Some(Storage::Frame(offset)), Some(size)) => out.push((offset, size)),
-                _ => return self.unsupported(format!("call argument {name} that is not a .param")),
+        for (n, operand) in list.iter().enumerate() {
+            if let Some(place) = self.param_place(operand) {
+                out.push(place);
+                continue;
             }
+            let (reg, size) = match (operand, sizes.get(n)) {
+                (Operand::Name(name), _) => self.call_register(name)?,
+                (_, Some(8)) => (Reg::R64(self.s64(operand, Type::B64)?), 8),
+                (_, Some(&size @ (1 | 2 | 4))) => (Reg::R32(self.s32(operand, Type::B32)?), size),
+                _ => return self.unsupported("this call argument"),
+            };
+            let place = self.frame_place(size)?;
+            self.frame_access(reg, place, Ext::Store);
+            out.push(place);
         }
         Ok(out)
+    }
+
+    /// Offsets and sizes of a call's results, and those of them that go to registers.
+    #[allow(clippy::type_complexity)]
+    fn results(
+        &mut self,
+        list: &[Operand<'m>],
+    ) -> Result<(Vec<(u32, u32)>, Vec<(Reg, (u32, u32))>)> {
+        let (mut places, mut registers) = (Vec::new(), Vec::new());
+        for operand in list {
+            let place = match (self.param_place(operand), operand) {
+                (Some(place), _) => place,
+                (None, Operand::Name(name)) => {
+                    let (reg, size) = self.call_register(name)?;
+                    let place = self.frame_place(size)?;
+                    registers.push((reg, place));
+                    place
+                }
+                _ => return self.unsupported("this call result"),
+            };
+            places.push(place);
+        }
+        Ok((places, registers))
+    }
+
+    /// A register in a call, and its size.
+    fn call_register(&mut self, name: &'m str) -> Result<(Reg, u32)> {
+        match self.find_register(name) {
+            Some((reg @ (Reg::R32(_) | Reg::R64(_)), ty)) if ty != Type::B128 => {
+                Ok((reg, ty.size()))
+            }
+            _ => self.unsupported(format!("{name} in a call")),
+        }
+    }
+
+    /// A place in the frame for a value of `size` bytes.
+    fn frame_place(&mut self, size: u32) -> Result<(u32, u32)> {
+        let offset = align_up(self.f.local, 8).filter(|&at| at < 1 << 28);
+        let Some(offset) = offset else {
+            return self.invalid("local memory too large");
+        };
+        self.f.local = offset + size;
+        Ok((offset, size))
+    }
+
+    /// Loads or stores a register that passes through the frame.
+    pub(super) fn frame_access(
+        &mut self,
+        reg: Reg,
+        (offset, size): (u32, u32),
+        access: fn(Access) -> Ext,
+    ) {
+        let address = Address {
+            space: MemSpace::Local,
+            base: None,
+            offset: i64::from(offset),
+            frame: true,
+        };
+        self.ext(access(Access {
+            address,
+            width: size as u8,
+            extend: Extend::Zero,
+            narrow: 0,
+            regs: vec![Some(reg)],
+            ordered: false,
+        }));
+    }
+
+    /// Declares the parameters and results of a function that are registers, and loads the
+    /// parameters from the frame, where the caller puts them.
+    pub(super) fn begin_registers(
+        &mut self,
+        function: &'m Function<'m>,
+        func: &Func,
+    ) -> Result<()> {
+        let is_register = |var: &Var<'_>| var.space == Space::Register;
+        let params = function.params.iter().zip(&func.params);
+        for (var, &place) in params.filter(|(var, _)| is_register(var)) {
+            self.declare_register(var.ty, var.name, None)?;
+            let (reg, _) = self.call_register(var.name)?;
+            self.frame_access(reg, place, Ext::Load);
+        }
+        let returns = function.returns.iter().zip(&func.returns);
+        for (var, &place) in returns.filter(|(var, _)| is_register(var)) {
+            self.declare_register(var.ty, var.name, None)?;
+            let (reg, _) = self.call_register(var.name)?;
+            self.f.results.push((reg, place));
+        }
+        Ok(())
     }
 
     fn barrier(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {

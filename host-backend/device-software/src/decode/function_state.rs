@@ -21,12 +21,23 @@ pub(crate) enum Storage {
 pub(crate) struct Scope<'m> {
     pub registers: HashMap<&'m str, (Type, Option<Reg>)>,
     pub families: HashMap<&'m str, (Type, u32)>,
+    /// Elements of the vector registers.
+    pub vectors: HashMap<&'m str, Vec<(Reg, Type)>>,
     pub places: HashMap<&'m str, Storage>,
     /// Bytes of each variable.
     pub sizes: HashMap<&'m str, u32>,
     pub labels: HashMap<&'m str, u32>,
     pub targets: HashMap<&'m str, Vec<u32>>,
     pub prototypes: HashSet<&'m str>,
+}
+
+/// Rows that live until the end of an instruction, and how many of each kind it uses.
+#[derive(Debug, Default)]
+struct Temporaries {
+    rows32: Vec<u32>,
+    rows64: Vec<u32>,
+    preds: Vec<u32>,
+    used: [usize; 3],
 }
 
 /// The state of the function being decoded.
@@ -42,11 +53,12 @@ pub(crate) struct FuncState<'m> {
     pub shared: u32,
     /// Position of each label, once placed.
     pub positions: Vec<Option<u32>>,
-    temps32: Vec<u32>,
-    temps64: Vec<u32>,
-    temps_pred: Vec<u32>,
-    used: [usize; 3],
+    temps: Temporaries,
     carry: Option<u32>,
+    /// The elements of the vector registers that the instruction names as a whole.
+    pub elements: Vec<(Reg, Type)>,
+    /// Result registers, and the places in the frame where the caller finds them.
+    pub results: Vec<(Reg, (u32, u32))>,
     /// Holds the end of the stack at the function's start, in functions with `alloca`.
     saved_stack: Option<u32>,
 }
@@ -68,17 +80,20 @@ fn take(list: &mut Vec<u32>, used: &mut usize, rows: &mut u32) -> u32 {
 impl FuncState<'_> {
     /// A 32-bit row that lives until the end of this instruction.
     pub fn temp32(&mut self) -> u32 {
-        take(&mut self.temps32, &mut self.used[0], &mut self.rows32)
+        let temps = &mut self.temps;
+        take(&mut temps.rows32, &mut temps.used[0], &mut self.rows32)
     }
 
     /// A 64-bit row that lives until the end of this instruction.
     pub fn temp64(&mut self) -> u32 {
-        take(&mut self.temps64, &mut self.used[1], &mut self.rows64)
+        let temps = &mut self.temps;
+        take(&mut temps.rows64, &mut temps.used[1], &mut self.rows64)
     }
 
     /// A predicate that lives until the end of this instruction.
     pub fn temp_pred(&mut self) -> u32 {
-        take(&mut self.temps_pred, &mut self.used[2], &mut self.preds)
+        let temps = &mut self.temps;
+        take(&mut temps.preds, &mut temps.used[2], &mut self.preds)
     }
 
     /// The carry flag.
@@ -124,7 +139,8 @@ impl FuncState<'_> {
     }
 
     pub fn end_instruction(&mut self) {
-        self.used = [0; 3];
+        self.temps.used = [0; 3];
+        self.elements.clear();
     }
 
     /// A new register. One of 128 bits is two rows of 64: this one has the low bits, the

@@ -322,7 +322,9 @@ impl<'m> Decoder<'m> {
         self.f.local = func.local;
         self.f.shared = shared;
         let mut scope = Scope::default();
-        for (var, &(offset, size)) in function.params.iter().zip(&func.params) {
+        let in_memory = |var: &Var<'_>| var.space != Space::Register;
+        let params = function.params.iter().zip(&func.params);
+        for (var, &(offset, size)) in params.filter(|(var, _)| in_memory(var)) {
             let place = if function.entry {
                 Storage::Param(offset)
             } else {
@@ -331,7 +333,8 @@ impl<'m> Decoder<'m> {
             scope.places.insert(var.name, place);
             scope.sizes.insert(var.name, size);
         }
-        for (var, &(offset, size)) in function.returns.iter().zip(&func.returns) {
+        let returns = function.returns.iter().zip(&func.returns);
+        for (var, &(offset, size)) in returns.filter(|(var, _)| in_memory(var)) {
             scope.places.insert(var.name, Storage::Frame(offset));
             scope.sizes.insert(var.name, size);
         }
@@ -342,6 +345,7 @@ impl<'m> Decoder<'m> {
         let start = self.position();
         let body = function.body.as_deref().unwrap_or_default();
         self.begin_stack(body);
+        self.begin_registers(function, &func)?;
         self.statements(body)?;
         self.line = function.line;
         self.guard = 0;
@@ -387,6 +391,7 @@ impl<'m> Decoder<'m> {
                 Statement::Register(ty, name, family) => {
                     self.declare_register(*ty, name, *family)?
                 }
+                Statement::Vector(ty, width, name) => self.declare_vector(*ty, *width, name),
                 Statement::Variable(var) => self.declare_variable(var)?,
                 Statement::Label(name) => {
                     let position = self.position();
@@ -447,7 +452,9 @@ impl<'m> Decoder<'m> {
         if matches!(base, "min" | "max") && mods.last() == Some(&"relu") {
             mods.rotate_right(1);
         }
-        match self.operation(base, &mods, &i.operands) {
+        let expanded = self.with_elements(&i.operands)?;
+        let operands = expanded.as_deref().unwrap_or(&i.operands);
+        match self.operation(base, &mods, operands) {
             Ok(true) => Ok(()),
             Ok(false) => self.unsupported(format!("instruction {}", i.opcode)),
             Err(PtxError::Unsupported { line, what }) if !what.contains(i.opcode) => {

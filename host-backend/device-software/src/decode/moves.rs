@@ -103,8 +103,11 @@ impl<'m> Decoder<'m> {
     }
 
     fn mov(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
-        if let (["v2" | "v4", _], [Operand::Vector(list), a]) = (mods, operands) {
-            return self.mov_vector(list, a);
+        if let (["v2" | "v4", ty], [Operand::Vector(list), a]) = (mods, operands)
+            && let Some(ty) = Type::parse(ty)
+            && !matches!(ty, Type::Pred | Type::B128)
+        {
+            return self.mov_vector(ty, list, a);
         }
         let ty = self.type_at(mods, 0)?;
         if mods.len() != 1 {
@@ -121,8 +124,32 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// `mov.v4.u32 {x, y, z, w}, %tid`.
-    fn mov_vector(&mut self, list: &[Operand<'m>], a: &Operand<'m>) -> Result<bool> {
+    /// `mov.v4.u32 {x, y, z, w}, %tid`, or from other registers.
+    fn mov_vector(&mut self, ty: Type, list: &[Operand<'m>], a: &Operand<'m>) -> Result<bool> {
+        if let Operand::Vector(sources) = a {
+            if list.len() != sources.len() {
+                return self.unfit("number of elements");
+            }
+            // All sources are read before a register of theirs is written.
+            let mut rows = Vec::new();
+            for source in sources {
+                let (from, copy) = match self.source(source, ty)? {
+                    Reg::R64(row) => (row, self.f.temp64()),
+                    Reg::R32(row) | Reg::P(row) => (row, self.f.temp32()),
+                };
+                let op = if ty.size() == 8 { Op::Mov64 } else { Op::Mov32 };
+                self.emit(op, copy, from, 0, 0, 0);
+                rows.push((op, copy));
+            }
+            for (d, (op, copy)) in list.iter().zip(rows) {
+                let d = match op {
+                    Op::Mov64 => self.d64(d)?,
+                    _ => self.d32(d)?,
+                };
+                self.emit(op, d, copy, 0, 0, 0);
+            }
+            return Ok(true);
+        }
         let &Operand::Name(name) = a else {
             return self.unsupported("this vector");
         };

@@ -4,7 +4,28 @@ use super::function_state::{Scope, Storage};
 use super::{Decoder, Result, align_up, place_shared};
 use crate::error::PtxError;
 use crate::program::{Ext, Reg};
-use crate::ptx::ast::{Space, Statement, Type, Var};
+use crate::ptx::ast::{Operand, Space, Statement, Type, Var};
+
+/// Names, which no program has, of the elements of the vector registers that an instruction
+/// names as a whole.
+const ELEMENTS: [&str; 16] = [
+    "element 0",
+    "element 1",
+    "element 2",
+    "element 3",
+    "element 4",
+    "element 5",
+    "element 6",
+    "element 7",
+    "element 8",
+    "element 9",
+    "element 10",
+    "element 11",
+    "element 12",
+    "element 13",
+    "element 14",
+    "element 15",
+];
 
 impl<'m> Decoder<'m> {
     pub(super) fn scope_mut(&mut self) -> &mut Scope<'m> {
@@ -34,6 +55,69 @@ impl<'m> Decoder<'m> {
                 .map(|_| ()),
         };
         Ok(())
+    }
+
+    pub(super) fn declare_vector(&mut self, ty: Type, width: usize, name: &'m str) {
+        let elements = (0..width).map(|_| (self.f.new_reg(ty), ty)).collect();
+        self.scope_mut().vectors.insert(name, elements);
+    }
+
+    /// The register of an element, which is called `vector.x` or as in [`ELEMENTS`].
+    fn find_element(&self, name: &str) -> Option<(Reg, Type)> {
+        if let Some(n) = ELEMENTS.iter().position(|element| *element == name) {
+            return self.f.elements.get(n).copied();
+        }
+        let (vector, component) = name.rsplit_once('.')?;
+        let n = match component {
+            "x" | "r" => 0,
+            "y" | "g" => 1,
+            "z" | "b" => 2,
+            "w" | "a" => 3,
+            _ => return None,
+        };
+        self.find_vector(vector)?.get(n).copied()
+    }
+
+    fn find_vector(&self, name: &str) -> Option<&[(Reg, Type)]> {
+        let declares =
+            |s: &&Scope<'m>| s.vectors.contains_key(name) || s.registers.contains_key(name);
+        let scope = self.f.scopes.iter().rev().find(declares)?;
+        scope.vectors.get(name).map(Vec::as_slice)
+    }
+
+    /// The operands with the elements of vector registers in their place; `None` if there are
+    /// no such registers.
+    pub(super) fn with_elements(
+        &mut self,
+        list: &[Operand<'m>],
+    ) -> Result<Option<Vec<Operand<'m>>>> {
+        if self.f.scopes.iter().all(|scope| scope.vectors.is_empty()) {
+            return Ok(None);
+        }
+        let mut out = Vec::new();
+        for operand in list {
+            out.push(match operand {
+                Operand::Name(name) => match self.find_vector(name).map(<[_]>::to_vec) {
+                    Some(elements) => {
+                        let first = self.f.elements.len();
+                        let names = ELEMENTS.get(first..first + elements.len());
+                        let Some(names) = names else {
+                            return self.unsupported("as many vector registers");
+                        };
+                        self.f.elements.extend(elements);
+                        Operand::Vector(names.iter().map(|name| Operand::Name(name)).collect())
+                    }
+                    None => operand.clone(),
+                },
+                Operand::Address { base, offset, more } => Operand::Address {
+                    base: *base,
+                    offset: *offset,
+                    more: self.with_elements(more)?.unwrap_or_default(),
+                },
+                operand => operand.clone(),
+            });
+        }
+        Ok(Some(out))
     }
 
     pub(super) fn declare_variable(&mut self, var: &'m Var<'m>) -> Result<()> {
@@ -96,7 +180,7 @@ impl<'m> Decoder<'m> {
                 }
             }
         }
-        None
+        self.find_element(name)
     }
 
     pub(super) fn find_place(&self, name: &str) -> Option<Storage> {

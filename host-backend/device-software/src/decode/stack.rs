@@ -26,6 +26,9 @@ impl<'m> Decoder<'m> {
 
     /// Returns from the function.
     pub(super) fn ret(&mut self) {
+        for (reg, place) in self.f.results.clone() {
+            self.frame_access(reg, place, Ext::Store);
+        }
         if let Some(row) = self.f.saved_stack() {
             self.ext(Ext::StackRestore { a: Reg::R32(row) });
         }

@@ -140,6 +140,7 @@ fn at(program: &Program, pc: u32) -> Option<&Ext> {
 impl Warp {
     /// Lanes `waiting` begin to wait at `ext`. If they complete groups together with
     /// fragments that wait at other instructions, executes it for these groups.
+    #[cold]
     pub(super) fn meet_apart(
         &mut self,
         program: &Program,
@@ -169,7 +170,13 @@ impl Warp {
 
     /// The lanes of the waiting fragment `n` that wait at an operation like `ext` with the
     /// mask `group`.
-    fn party<'p>(&self, program: &'p Program, n: usize, ext: &Ext, group: u32) -> Option<Party<'p>> {
+    fn party<'p>(
+        &self,
+        program: &'p Program,
+        n: usize,
+        ext: &Ext,
+        group: u32,
+    ) -> Option<Party<'p>> {
         let other = self.others.get(n).filter(|f| f.state == State::Sync)?;
         let ext = at(program, other.pc).filter(|at| alike(at, ext))?;
         let row = other.bases.r32 + registers(ext)?.mask;
@@ -184,7 +191,10 @@ impl Warp {
         let Some((own, rows)) = renamed(ext).and_then(|own| Some((registers(&own)?, own))) else {
             return;
         };
-        let (bases, ends) = (self.run.bases, [self.r32.len(), self.r64.len(), self.p.len()]);
+        let (bases, ends) = (
+            self.run.bases,
+            [self.r32.len(), self.r64.len(), self.p.len()],
+        );
         let frame = Bases {
             r32: ends[0] as u32,
             r64: ends[1] as u32,

@@ -105,6 +105,7 @@ impl Warp {
         Flow::Switch
     }
 
+    #[inline]
     pub(super) fn carry_out(&mut self, ext: &Ext, groups: &[u32; 32], mask: u32) {
         match *ext {
             Ext::Shfl {

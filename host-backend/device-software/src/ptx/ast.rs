@@ -102,6 +102,8 @@ pub enum Space {
     Shared,
     Local,
     Param,
+    /// Registers: parameters of functions may be some.
+    Register,
 }
 
 /// One element of an initialiser.
@@ -206,6 +208,8 @@ pub enum Statement<'a> {
     Block(Vec<Statement<'a>>),
     /// `.reg`: type, name, count of a `%r<n>` family.
     Register(Type, &'a str, Option<u32>),
+    /// `.reg .v2` or `.v4`: element type, number of elements, name.
+    Vector(Type, usize, &'a str),
     /// A variable of the body.
     Variable(Var<'a>),
     /// `name:`.

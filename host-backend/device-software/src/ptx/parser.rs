@@ -473,19 +473,24 @@ impl<'a> Parser<'a> {
         }
         loop {
             let line = self.line();
-            match self.word()? {
-                ".param" => {}
+            let space = match self.word()? {
+                ".param" => Space::Param,
+                ".reg" => Space::Register,
                 other if other.starts_with('.') => {
                     self.note(line, format!("a parameter in {other}"));
                     self.skip_nested(b'(', b')')?;
                     return Ok(out);
                 }
                 _ => return self.fail("expected .param"),
-            }
+            };
             let part = self.type_part()?;
-            let var = self.declarator(Space::Param, part, Linkage::default())?;
+            let var = self.declarator(space, part, Linkage::default())?;
             if let Some(ty) = var.unserved {
                 self.note(line, format!("a parameter of type {ty}"));
+            }
+            let one = var.count == Some(1) && !matches!(var.ty, Type::Pred | Type::B128);
+            if space == Space::Register && !one {
+                self.note(line, "a parameter in a register of this type");
             }
             out.push(var);
             if !self.eat(b',') {
@@ -506,6 +511,9 @@ impl<'a> Parser<'a> {
         let returns = if entry { Vec::new() } else { self.params()? };
         let name = self.word()?;
         let params = self.params()?;
+        if entry && params.iter().any(|var| var.space == Space::Register) {
+            self.note(line, "a kernel's parameter in a register");
+        }
         let mut bounds = Bounds::default();
         loop {
             match self.peek() {

@@ -534,3 +534,26 @@ mov.u32 %r10, %reserved_smem_offset_cap; add.u32 %r9, %r9, %r10; st.global.u32 [
         assert_eq!(got, n as u32 % 32 + 512 + 1024);
     }
 }
+
+#[test]
+fn calls_pass_registers_and_constants() {
+    // Under a guard; recursive; through an address; between functions with `.param` and with
+    // `.reg` parameters.
+    let text = around(
+        ".func (.reg .u32 d) sum (.reg .u32 a, .reg .s16 b) { .reg .s32 w; .reg .pred p; .reg .u32 one;
+setp.eq.u32 p, a, 0; cvt.s32.s16 w, b; @p mov.u32 d, w; @p ret; sub.u32 one, a, 1; call (d), sum, (one, b); add.u32 d, d, a; ret; }
+.func (.param .b64 r) wide (.param .b64 a) { .reg .b64 x; ld.param.b64 x, [a]; add.u64 x, x, 1; st.param.b64 [r], x; ret; }",
+        ".reg .s16 %h; mov.s16 %h, -3; mov.u32 %r2, 1000; and.b32 %r1, %tid, 1; setp.eq.u32 %p1, %r1, 1;
+@%p1 call (%r2), sum, (%tid, %h);
+call (%r3), sum, (4, 5); mul.wide.u32 %rd2, %tid, 2; call (%rd3), wide, (%rd2); cvt.u32.u64 %r4, %rd3;
+mov.u64 %rd4, sum; PROTO: .callprototype (.reg .u32 _) _ (.reg .u32 _, .reg .s16 _);
+{ .param .b32 r; call (r), %rd4, (%r1, %h), PROTO; ld.param.b32 %r5, [r]; }
+mad.lo.u32 %r2, %r3, 100000, %r2; mad.lo.u32 %r2, %r4, 10000000, %r2; add.u32 %r2, %r2, %r5; st.global.u32 [%rd1], %r2; ret;",
+    );
+    for (n, got) in run(&text, 1, 32, 32).into_iter().enumerate() {
+        let (n, odd) = (n as i32, n as i32 % 2);
+        let first = if odd == 1 { n * (n + 1) / 2 - 3 } else { 1000 };
+        let want = first + 15 * 100_000 + (2 * n + 1) * 10_000_000 + odd - 3;
+        assert_eq!(got, want as u32, "{n}");
+    }
+}

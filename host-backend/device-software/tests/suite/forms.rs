@@ -217,3 +217,115 @@ fn comparisons_of_pairs_combined_with_a_predicate() {
         |got, want| got == want,
     );
 }
+
+#[test]
+fn conversions_of_nan() {
+    check32(
+        &[
+            // From single precision it is a shift.
+            ("cvt.f32.bf16 %f0,%rs1; mov.b32 %r0,%f0;", |a, _, _| a << 16),
+            // To single precision and to sums it is canonical.
+            (
+                "cvt.rn.bf16.f32 %rs0,%f1; cvt.u32.u16 %r0,%rs0;",
+                |a, _, _| {
+                    if f(a).is_nan() {
+                        0x7fff
+                    } else {
+                        nearest_bfloat(a)
+                    }
+                },
+            ),
+            (
+                "mov.b32 %f2,0f80000000; add.rn.f32.bf16 %f0,%rs1,%f2; mov.b32 %r0,%f0;",
+                |a, _, _| {
+                    if f(a << 16).is_nan() {
+                        0x7fff_ffff
+                    } else {
+                        a << 16
+                    }
+                },
+            ),
+        ],
+        |got, want| got == want,
+    );
+    // From double precision, NaN is the type's top bit, and zero from other types.
+    let top = |bits: u32, signed: bool| -> Reference64 {
+        match (bits, signed) {
+            (8, false) => |a, _, _| {
+                if d(a).is_nan() {
+                    0x80
+                } else {
+                    d(a).clamp(0.0, 255.0) as u64
+                }
+            },
+            (8, true) => |a, _, _| {
+                let v = if d(a).is_nan() { i8::MIN } else { d(a) as i8 };
+                u64::from(v as u8)
+            },
+            (16, false) => |a, _, _| {
+                if d(a).is_nan() {
+                    0x8000
+                } else {
+                    u64::from(d(a) as u16)
+                }
+            },
+            _ => |a, _, _| {
+                let v = if d(a).is_nan() { i16::MIN } else { d(a) as i16 };
+                u64::from(v as u16)
+            },
+        }
+    };
+    check64(
+        &[
+            (
+                "cvt.rzi.u8.f64 %r0,%fd1; cvt.u64.u32 %rd0,%r0;",
+                top(8, false),
+            ),
+            (
+                "cvt.rzi.u16.f64 %rs0,%fd1; cvt.u64.u16 %rd0,%rs0;",
+                top(16, false),
+            ),
+            (
+                "cvt.rzi.s8.f64 %r0,%fd1; and.b32 %r0,%r0,255; cvt.u64.u32 %rd0,%r0;",
+                top(8, true),
+            ),
+            (
+                "cvt.rzi.s16.f64 %rs0,%fd1; cvt.u64.u16 %rd0,%rs0;",
+                top(16, true),
+            ),
+            (
+                "cvt.rzi.u8.f32 %r0,%f1; cvt.u64.u32 %rd0,%r0;",
+                |a, _, _| u64::from(f(a as u32) as u8),
+            ),
+        ],
+        |got, want| got == want,
+    );
+}
+
+/// A single, which is no NaN, rounded to a bf16.
+fn nearest_bfloat(a: u32) -> u32 {
+    let rest = a & 0xffff;
+    (a >> 16) + u32::from(rest > 0x8000 || rest == 0x8000 && a >> 16 & 1 == 1)
+}
+
+#[test]
+fn vector_registers() {
+    check32(
+        &[
+            (
+                ".reg .v4 .u32 v; .reg .v2 .f32 w; .local .align 8 .b32 t[2]; st.local.u32 [t],%r1; st.local.u32 [t+4],%r2; ld.local.v2.u32 w,[t]; mov.v4.u32 v,{%r3,%r2,%r1,7};
+sub.u32 %r0,v.x,v.w; mov.b32 %r4,w.y; xor.b32 %r0,%r0,%r4; mov.v2.f32 w,{0f40000000,w.x}; mov.b32 %r4,w.g; add.u32 %r0,%r0,%r4; mov.b32 %r4,w.r; add.u32 %r0,%r0,%r4;",
+                |a, b, c| (c.wrapping_sub(7) ^ b).wrapping_add(a).wrapping_add(0x4000_0000),
+            ),
+            // Elements change places; inner blocks have others.
+            (
+                ".reg .v2 .u32 v; mov.v2.u32 v,{%r1,%r2}; mov.v2.u32 v,{v.y,v.x};
+{ .reg .u32 v; mov.u32 v,5; } { .reg .v2 .u64 v; mov.v2.u64 v,{1,2}; }
+.local .align 8 .b32 t[2]; st.local.v2.u32 [t],v; ld.local.u32 %r4,[t+4]; sub.u32 %r0,v.x,%r4;",
+                |a, b, _| b.wrapping_sub(a),
+            ),
+            (".reg .v4 .u32 v; mov.v4.u32 v,%tid; add.u32 %r0,v.y,v.w; and.b32 %r0,%r0,%r1;", |_, _, _| 0),
+        ],
+        |got, want| got == want,
+    );
+}

@@ -49,7 +49,7 @@ fn what_the_parser_does_not_know_refuses_one_kernel() {
         ),
         (".entry odd(.param .texref t) { ret; }", ".texref"),
         (
-            ".entry odd() { .reg .v4 .f32 v; mov.v4.f32 v, {0.0, 0.0, 0.0, 0.0}; ret; }",
+            ".entry odd() { .reg .v4 .f32 v<2>; mov.v4.f32 v1, {0.0, 0.0, 0.0, 0.0}; ret; }",
             "vector registers",
         ),
         (
@@ -57,9 +57,18 @@ fn what_the_parser_does_not_know_refuses_one_kernel() {
             "global variable",
         ),
         (
-            ".func (.reg .b32 r) f (.reg .b32 a) { mov.b32 r, a; ret; }
-.entry odd() { .reg .b32 %r<3>; call (%r1), f, (%r2); ret; }",
-            "not a .param",
+            ".func f (.reg .pred a) { ret; }
+.entry odd() { .reg .pred %p<3>; call f, (%p2); ret; }",
+            "%p2 in a call",
+        ),
+        (
+            ".func f (.param .b32 a) { ret; }
+.entry odd() { .reg .b64 %rd<3>; call f, (%rd2); ret; }",
+            "does not fit",
+        ),
+        (
+            ".entry odd(.reg .b32 a) { ret; }",
+            "a kernel's parameter in a register",
         ),
         // Variables of types that this device does not have.
         (

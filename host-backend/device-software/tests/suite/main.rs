@@ -4,11 +4,13 @@ mod common;
 
 mod arithmetic;
 mod asynchronous;
+mod atomics;
 mod block_scale;
 mod children;
 mod clusters;
 mod control;
 mod error_words;
+mod exchanges;
 mod faults;
 mod forms;
 mod grammar;

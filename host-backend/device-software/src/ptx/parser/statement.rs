@@ -2,7 +2,7 @@
 
 use super::{Linkage, MAX_DEPTH, Parser, Result, TypePart};
 use crate::error::PtxError;
-use crate::ptx::ast::{Instruction, Operand, Space, Statement};
+use crate::ptx::ast::{Instruction, Operand, Space, Statement, Type};
 use crate::ptx::lexer::Token;
 
 impl<'a> Parser<'a> {
@@ -52,9 +52,6 @@ impl<'a> Parser<'a> {
                     unserved,
                     ..
                 } = self.type_part()?;
-                if width != 1 {
-                    self.note(line, "vector registers");
-                }
                 if let Some(unserved) = unserved {
                     self.note(line, format!("registers of type {unserved}"));
                 }
@@ -67,7 +64,17 @@ impl<'a> Parser<'a> {
                             Some(u32::try_from(n).or_else(|_| self.fail("too many registers"))?);
                         self.expect(b'>')?;
                     }
-                    out.push(Statement::Register(ty, name, family));
+                    out.push(match (width, family) {
+                        (2 | 4, None) if !matches!(ty, Type::Pred | Type::B128) => {
+                            Statement::Vector(ty, width as usize, name)
+                        }
+                        _ => {
+                            if width != 1 {
+                                self.note(line, "these vector registers");
+                            }
+                            Statement::Register(ty, name, family)
+                        }
+                    });
                     if !self.eat(b',') {
                         break;
                     }
