@@ -520,7 +520,9 @@ def agents_without_leases(field):
         agents = [Agent(lease) for _ in range(500)]
         until("taken", lambda: not agents[0].is_open() and agents[-1].is_open())
         field.daemon.sessions()
-        expect(descriptors(daemon) <= before + 1024 // 8 + 8, f"agents have {descriptors(daemon) - before} descriptors")
+        expect(descriptors(daemon) <= before + 1024 // 4, f"agents have {descriptors(daemon) - before} descriptors")
+        # Those that are just being accepted come on top.
+        until("few descriptors", lambda: descriptors(daemon) <= before + 1024 // 8 + 8)
         expect(field.neighbour().call("Ping", value=5)[0] == 5, "a guest is not served")
         until("closed", lambda: not any(agent.is_open() for agent in agents), patience=90)
         expect(holder.is_open(), "the connection of a lease is closed")
