@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -16,21 +17,33 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 const AT_ONCE: usize = 2;
 /// Maximum number of directories that are not empty yet.
 const MOST: usize = 64;
+/// Number of processes that are started for one, one after another.
+const ATTEMPTS: u32 = 3;
 /// The beginning of their names. Directories of VMs are named by hashes.
 const PREFIX: &str = "gone-";
 
 /// A directory that is being emptied.
 #[derive(Debug)]
 struct Emptying {
-    path: PathBuf,
+    leftover: Leftover,
     process: OwnedFd,
+}
+
+/// A directory with its user in the range.
+#[derive(Debug)]
+struct Leftover {
+    path: PathBuf,
+    user: u32,
+    /// How often processes may still be started for it: one of an earlier daemon may be emptying
+    /// it as well, and have something left when the first of ours ends.
+    attempts: u32,
 }
 
 /// The directories of former VMs.
 #[derive(Debug, Default)]
 pub struct Leftovers {
-    /// Those that no process empties yet, with their users in the range.
-    waiting: VecDeque<(PathBuf, u32)>,
+    /// Those that no process empties yet.
+    waiting: VecDeque<Leftover>,
     emptying: Vec<Emptying>,
     /// How many were set aside, for their names.
     count: u64,
@@ -65,33 +78,47 @@ impl Leftovers {
 
     /// Records a directory that was set aside.
     pub fn adopt(&mut self, path: PathBuf, user: u32) {
-        self.waiting.push_back((path, user));
+        self.waiting.push_back(Leftover {
+            path,
+            user,
+            attempts: ATTEMPTS,
+        });
     }
 
     /// Removes the directories that have been emptied, and has further ones emptied by
     /// `empty`, which returns the process.
     pub fn advance(&mut self, mut empty: impl FnMut(OwnedFd, u32) -> Result<OwnedFd, String>) {
-        self.emptying.retain(|one| {
+        let has_ended = |one: &mut Emptying| {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-            if let Ok(None) = waitid(WaitId::PidFd(one.process.as_fd()), options) {
-                return true;
+            !matches!(
+                waitid(WaitId::PidFd(one.process.as_fd()), options),
+                Ok(None)
+            )
+        };
+        for Emptying { leftover, .. } in self.emptying.extract_if(.., has_ended) {
+            match std::fs::remove_dir(&leftover.path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    if leftover.attempts > 0 {
+                        self.waiting.push_back(leftover);
+                        continue;
+                    }
+                    let directory = leftover.path.display();
+                    tracing::warn!(%directory, %error, "images of a former VM are left until the next start");
+                }
+                _ => {}
             }
-            if let Err(error) = std::fs::remove_dir(&one.path) {
-                let directory = one.path.display();
-                tracing::warn!(%directory, %error, "images of a former VM are left until the next start");
-            }
-            false
-        });
+        }
         while self.emptying.len() < AT_ONCE
-            && let Some((path, user)) = self.waiting.pop_front()
+            && let Some(mut leftover) = self.waiting.pop_front()
         {
-            let process = open_path(&path)
+            leftover.attempts = leftover.attempts.saturating_sub(1);
+            let process = open_path(&leftover.path)
                 .map_err(|errno| errno.to_string())
-                .and_then(|directory| empty(directory, user));
+                .and_then(|directory| empty(directory, leftover.user));
             match process {
-                Ok(process) => self.emptying.push(Emptying { path, process }),
+                Ok(process) => self.emptying.push(Emptying { leftover, process }),
                 Err(error) => {
-                    let directory = path.display();
+                    let directory = leftover.path.display();
                     tracing::warn!(%directory, error, "images of a former VM cannot be removed");
                 }
             }

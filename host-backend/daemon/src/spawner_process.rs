@@ -492,13 +492,16 @@ fn at(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
+/// Removes all entries of a directory. A process of an earlier daemon may do the same.
 fn empty(fd: &OwnedFd) -> std::io::Result<()> {
     for entry in std::fs::read_dir(at(fd))? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            std::fs::remove_dir_all(entry.path())?;
-        } else {
-            std::fs::remove_file(entry.path())?;
+        let removed = entry.and_then(|entry| match entry.file_type()?.is_dir() {
+            true => std::fs::remove_dir_all(entry.path()),
+            false => std::fs::remove_file(entry.path()),
+        });
+        match removed {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            removed => removed?,
         }
     }
     Ok(())
