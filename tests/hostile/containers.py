@@ -4,7 +4,7 @@ import os
 import struct
 
 import wire
-from field import attack, blake3, expect, ptx, resident
+from field import attack, blake3, expect, peak, ptx, resident
 from memory import LIMIT, LIMITED, OWN
 
 MOST = (1 << 64) - 1
@@ -48,9 +48,8 @@ def loads(field, image):
         loaded = True
     except (wire.Failed, ConnectionError):
         loaded = False
-    with open(f"/proc/{worker}/status", encoding="ascii") as status:
-        peak = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
-    expect(peak < LIMIT + OWN, f"an image of {len(image)} bytes takes {peak >> 20} MiB")
+    most = peak(worker)
+    expect(most < LIMIT + OWN, f"an image of {len(image)} bytes takes {most >> 20} MiB")
     field.hang_up()
     return loaded
 

@@ -210,6 +210,12 @@ def resident(pid):
     return sum(int(lines[key].split()[0]) << 10 for key in ("RssAnon", "RssShmem"))
 
 
+def peak(worker):
+    """Most bytes that a worker has had."""
+    with open(f"/proc/{worker}/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+
+
 def posted(session, name, slot=0, **arguments):
     """A frame of a call."""
     return next(repeated(session, 1, name, slot, **arguments))

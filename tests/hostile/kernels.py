@@ -3,7 +3,7 @@
 import struct
 
 import wire
-from field import ARENA, CHUNK, ENDLESS, attack, blake3, expect, ptx
+from field import ARENA, CHUNK, ENDLESS, attack, blake3, expect, peak, ptx
 from memory import LIMIT, LIMITED, OWN
 from objects import most_of
 
@@ -168,12 +168,6 @@ LARGE = ptx(
     "mov.u64 %rd1, own; mov.u32 %r1, 1; st.local.u32 [%rd1+400000], %r1; LOOP: ld.volatile.local.u32 %r2, [%rd1]; bra LOOP;",
     registers=".local .align 4 .b8 own[500000];\n",
 )
-
-
-def peak(worker):
-    """Most bytes that a worker has had."""
-    with open(f"/proc/{worker}/status", encoding="ascii") as status:
-        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
 
 
 @attack

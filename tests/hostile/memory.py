@@ -5,7 +5,7 @@ import signal
 import struct
 
 import wire
-from field import ARENA, CHUNK, ENDLESS, SHADOWS, STRIDE, WINDOWS, attack, blake3, expect, ptx, repeated, resident, until
+from field import ARENA, CHUNK, ENDLESS, SHADOWS, STRIDE, WINDOWS, attack, blake3, expect, peak, ptx, repeated, resident, until
 
 # The limit of one VM in these attacks, and a worker's own memory besides.
 LIMIT, OWN = 64 << 20, 96 << 20
@@ -222,9 +222,8 @@ def a_text_of_semicolons(field):
         except wire.Failed as failed:
             # Out of memory, or invalid PTX: the whole image has arrived.
             expect(failed.status in (2, 218), f"the text is not loaded, but {failed}")
-    with open(f"/proc/{worker}/status", encoding="ascii") as status:
-        peak = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
-    expect(peak < limit + OWN, f"a text of 60 MiB takes {peak >> 20} MiB")
+    most = peak(worker)
+    expect(most < limit + OWN, f"a text of 60 MiB takes {most >> 20} MiB")
     return 4
 
 
@@ -245,9 +244,8 @@ def links_of_one_image_without_end(field):
             expect(False, f"a link of {number} times {len(image)} bytes")
         except wire.Failed as failed:
             expect(failed.status == (2 if number <= 4096 else 1), f"{failed}")
-    with open(f"/proc/{worker}/status", encoding="ascii") as status:
-        peak = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
-    expect(peak < LIMIT + OWN, f"links of one image take {peak >> 20} MiB")
+    most = peak(worker)
+    expect(most < LIMIT + OWN, f"links of one image take {most >> 20} MiB")
     return 3
 
 

@@ -9,6 +9,15 @@ use parking_lot::Mutex;
 /// A child must not be made while another test's thread holds a lock of the C library.
 static TURN: Mutex<()> = Mutex::new(());
 
+/// Waits for a child, which must exit with 0.
+fn assert_success(child: libc::pid_t) {
+    let mut status = -1;
+    // SAFETY: it writes one number, to a place of ours.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(ended, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+}
+
 #[test]
 fn a_forked_child_knows_and_leaves_the_session_alone() {
     let _turn = TURN.lock();
@@ -25,11 +34,7 @@ fn a_forked_child_knows_and_leaves_the_session_alone() {
         // without the threads of the parent: that is what is tested.
         unsafe { libc::exit(code) };
     }
-    let mut status = -1;
-    // SAFETY: it writes one number, to a place of ours.
-    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert_eq!(ended, child);
-    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+    assert_success(child);
     // The child's end took nothing away from the parent.
     session.ping().unwrap();
     assert_eq!(worker.count("Ping"), 2);
@@ -53,11 +58,7 @@ fn a_child_of_which_no_handler_learns_leaves_the_session_to_its_parent() {
             unsafe { libc::exit(i32::from(process::forked())) };
         }
         let child = libc::pid_t::try_from(child).unwrap();
-        let mut status = -1;
-        // SAFETY: it writes one number, to a place of ours.
-        let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!(ended, child);
-        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+        assert_success(child);
         session.ping().unwrap();
     }
     assert_eq!(worker.count("Ping"), 3);

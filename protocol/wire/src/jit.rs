@@ -45,9 +45,15 @@ pub fn is_number(option: u32) -> bool {
     NUMBERS.iter().any(|(number, _)| *number == option)
 }
 
-/// Whether the host accepts a CUjit_option with this value.
+/// The first of these CUjit_options that the host does not accept with its value.
 #[must_use]
-pub fn accepts(option: u32, value: u32) -> bool {
+pub fn refused(options: &[(u32, u32)]) -> Option<(u32, u32)> {
+    let mut options = options.iter().copied();
+    options.find(|&(option, value)| !accepts(option, value))
+}
+
+/// Whether the host accepts a CUjit_option with this value.
+fn accepts(option: u32, value: u32) -> bool {
     let greatest = NUMBERS.iter().find(|(number, _)| *number == option);
     greatest.is_some_and(|(_, greatest)| value <= *greatest)
 }

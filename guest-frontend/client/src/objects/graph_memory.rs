@@ -1,8 +1,8 @@
 //! Memory that nodes of graphs allocate and free.
 //!
 //! It exists from the creation of its node, which determines its address. Later nodes of the graph
-//! that come after it was freed may allocate it again. A launch only records the owner. Memory that a graph leaves allocated belongs to the program, even
-//! after the graph ends.
+//! that come after it was freed may allocate it again. A launch only records the owner. Memory that
+//! a graph leaves allocated belongs to the program, even after the graph ends.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,57 +1,19 @@
 //! Linking of images.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::c_void;
 use std::ffi::CString;
 use std::ptr;
 
 use paragpu_device::{Error, LinkInput, Result};
-use paragpu_protocol::jit;
 use paragpu_protocol::status::Status;
 
 use super::context::Context;
 use super::driver::{Driver, check, text_of};
+use super::jit_options::Options;
 
-const INFO_LOG: c_int = 3;
-const INFO_LOG_SIZE: c_int = 4;
-const ERROR_LOG: c_int = 5;
-const ERROR_LOG_SIZE: c_int = 6;
 const LOG_BYTES: usize = 16 << 10;
 /// Text, which must end with a NUL.
 const PTX: u32 = 1;
-
-/// Options in the driver's format.
-struct Options {
-    names: Vec<c_int>,
-    values: Vec<*mut c_void>,
-}
-
-impl Options {
-    /// Refuses options that are not numbers.
-    fn of(options: &[(u32, u32)]) -> Result<Self> {
-        if !options
-            .iter()
-            .all(|&(name, value)| jit::accepts(name, value))
-        {
-            return Err(Status::INVALID_VALUE.into());
-        }
-        let name = |&(name, _): &(u32, u32)| name.cast_signed();
-        // A number is passed in the place of a pointer.
-        let value = |&(_, value): &(u32, u32)| ptr::without_provenance_mut(value as usize);
-        Ok(Self {
-            names: options.iter().map(name).collect(),
-            values: options.iter().map(value).collect(),
-        })
-    }
-
-    fn push(&mut self, name: c_int, value: *mut c_void) {
-        self.names.push(name);
-        self.values.push(value);
-    }
-
-    fn len(&self) -> c_uint {
-        c_uint::try_from(self.names.len()).unwrap_or(c_uint::MAX)
-    }
-}
 
 /// A CUlinkState, destroyed with this.
 struct Link<'d> {
@@ -77,7 +39,8 @@ impl Link<'_> {
         }
         let mut options = Options::of(input.options)?;
         // SAFETY: image, name and options are as long as said and read during the call; all
-        // options are numbers, as `Options::of` checks. A damaged image may make the driver fail in this process, which serves one session.
+        // options are numbers, as `Options::of` checks. A damaged image may make the driver fail in
+        // this process, which serves one session.
         check(unsafe {
             (self.driver.cuLinkAddData_v2)(
                 self.state,
@@ -114,11 +77,7 @@ impl Context {
         // The linker writes into both until the state is destroyed.
         let (mut information, mut errors) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
         let mut options = Options::of(options)?;
-        let size = ptr::without_provenance_mut(LOG_BYTES);
-        options.push(INFO_LOG, information.as_mut_ptr().cast());
-        options.push(INFO_LOG_SIZE, size);
-        options.push(ERROR_LOG, errors.as_mut_ptr().cast());
-        options.push(ERROR_LOG_SIZE, size);
+        options.log_to(&mut information, &mut errors);
         let mut state = ptr::null_mut();
         // SAFETY: options as long as said, which live as long as the state: numbers, as
         // `Options::of` checks, and the log buffers with their sizes; an out-parameter.

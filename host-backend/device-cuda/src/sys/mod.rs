@@ -8,6 +8,7 @@ mod event;
 mod graph;
 mod green;
 mod info;
+mod jit_options;
 mod launch;
 mod link;
 mod memory;

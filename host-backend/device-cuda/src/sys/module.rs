@@ -1,60 +1,41 @@
 //! Modules, their kernels and variables.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_int};
 use std::borrow::Cow;
 use std::ptr;
 
 use paragpu_device::{Error, Result};
-use paragpu_protocol::jit;
 use paragpu_protocol::status::Status;
 
 use super::context::Context;
 use super::driver::{check, text_of};
+use super::jit_options::Options;
 use super::resources::{Function, Module};
 
 impl Context {
     /// cuModuleLoadDataEx; returns the loader's log as well. Refuses options that are not
     /// numbers.
     pub fn module_load(&self, image: &[u8], options: &[(u32, u32)]) -> Result<(Module, String)> {
-        const INFO_LOG: i32 = 3;
-        const INFO_LOG_SIZE: i32 = 4;
-        const ERROR_LOG: i32 = 5;
-        const ERROR_LOG_SIZE: i32 = 6;
         const LOG_BYTES: usize = 8192;
-        if !options
-            .iter()
-            .all(|&(name, value)| jit::accepts(name, value))
-        {
-            return Err(Status::INVALID_VALUE.into());
-        }
         // PTX is text that a NUL ends; other images carry their sizes.
         let image = match paragpu_fatbin::is_text(image) {
             true => Cow::Owned([image, &[0]].concat()),
             false => Cow::Borrowed(image),
         };
         let (mut information, mut errors) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
-        let mut names = vec![INFO_LOG, INFO_LOG_SIZE, ERROR_LOG, ERROR_LOG_SIZE];
-        let mut values: Vec<*mut c_void> = vec![
-            information.as_mut_ptr().cast(),
-            LOG_BYTES as *mut c_void,
-            errors.as_mut_ptr().cast(),
-            LOG_BYTES as *mut c_void,
-        ];
-        for &(name, value) in options {
-            names.push(name as i32);
-            values.push(value as usize as *mut c_void);
-        }
+        let mut options = Options::of(options)?;
+        options.log_to(&mut information, &mut errors);
         let mut module = ptr::null_mut();
         // SAFETY: text is NUL-ended and the log buffers are as long as said; the other options
-        // are numbers, as checked above. A damaged binary image may make the driver fail in this process, which
-        // serves one session only.
+        // are numbers, as `Options::of` checks. A damaged binary image may make the driver fail in
+        // this process, which serves one session only.
         let loaded = check(unsafe {
             (self.driver.cuModuleLoadDataEx)(
                 &mut module,
                 image.as_ptr().cast(),
-                names.len() as u32,
-                names.as_mut_ptr(),
-                values.as_mut_ptr(),
+                options.len(),
+                options.names.as_mut_ptr(),
+                options.values.as_mut_ptr(),
             )
         });
         match loaded {

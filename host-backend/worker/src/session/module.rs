@@ -77,10 +77,7 @@ fn options(bytes: Bytes<'_>) -> Outcome<Vec<(u32, u32)>> {
         return fail(Status::INVALID_VALUE, "options are pairs");
     }
     let options: Vec<(u32, u32)> = pairs(bytes).collect();
-    match options
-        .iter()
-        .find(|(name, value)| !jit::accepts(*name, *value))
-    {
+    match jit::refused(&options) {
         None => Ok(options),
         Some((name, value)) => fail(
             Status::INVALID_VALUE,
