@@ -13,12 +13,14 @@ PACKAGES_DEMO := $(PACKAGES_BUILD) qemu-system-x86 busybox-static cpio kmod \
 PACKAGES_TEST := $(PACKAGES_DEMO) mmdebstrap
 PACKAGES_KERNEL := $(PACKAGES_TEST) flex bison bc libelf-dev
 PACKAGES_LINT := shellcheck git
-PACKAGES_DEBIAN := $(PACKAGES_BUILD) debhelper dh-dkms dpkg-dev fakeroot lintian mmdebstrap
+PACKAGES_DEBIAN := $(PACKAGES_BUILD) build-essential debhelper dh-dkms dpkg-dev fakeroot lintian mmdebstrap
 PACKAGES_IMAGES := mmdebstrap mtools fdisk dosfstools qemu-utils e2fsprogs dpkg-dev
 VENV := $(CACHE)/venv
 PYTHON := $(VENV)/bin/python3
 # What the Python programs build and run: "release", or "dev" with its checks.
 export PARAGPU_TEST_PROFILE ?= release
+# For Python programs that run what `make build` made.
+RELEASE := PARAGPU_TEST_BINARIES="$(CURDIR)/target/release" PARAGPU_TEST_LIBRARIES="$(CURDIR)/out/lib"
 # As many jobs as there are cores, where the caller did not say how many.
 JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
@@ -54,7 +56,7 @@ build: packages-build ## host programs and guest libraries, into target/release 
 	@echo "== building host programs and guest libraries"
 	cargo build --release --workspace
 	@$(MAKE) --no-print-directory $(GUEST:%=out/lib/lib%)
-	guest-frontend/link/link.sh redirect out
+	guest-frontend/link/link.sh libparagpu-redirect.so out
 
 # Which targets of cargo `make tested` builds. With the examples, features are
 # those of the tests, and nothing is compiled for each of both.
@@ -64,22 +66,25 @@ TESTED ?= --lib --bins --examples
 tested: packages-build programs ## what the tests run, with all checks, into target/debug and out/debug/lib
 	cargo build --workspace $(TESTED)
 	@$(MAKE) --no-print-directory $(GUEST:%=out/debug/lib/lib%)
-	guest-frontend/link/link.sh redirect out/debug
+	guest-frontend/link/link.sh libparagpu-redirect.so out/debug
 
 GUEST := cuda.so.1 cudart.so.12 cudart.so.13 nvidia-ml.so.1
-out/lib/lib%: target/release/libparagpu_$$(basename $$(basename $$*)).a guest-frontend/link/link.sh
-	guest-frontend/link/link.sh $(basename $(basename $*)) out
-out/debug/lib/lib%: target/debug/libparagpu_$$(basename $$(basename $$*)).a guest-frontend/link/link.sh
-	PROFILE=dev guest-frontend/link/link.sh $(basename $(basename $*)) out/debug
-# Their crates have other names than the libraries.
-out/lib/libcudart.so.12: target/release/libparagpu_cudart12.a guest-frontend/link/link.sh
-	guest-frontend/link/link.sh cudart12 out
-out/debug/lib/libcudart.so.12: target/debug/libparagpu_cudart12.a guest-frontend/link/link.sh
-	PROFILE=dev guest-frontend/link/link.sh cudart12 out/debug
-out/lib/libnvidia-ml.so.1: target/release/libparagpu_nvml.a guest-frontend/link/link.sh
-	guest-frontend/link/link.sh nvml out
-out/debug/lib/libnvidia-ml.so.1: target/debug/libparagpu_nvml.a guest-frontend/link/link.sh
-	PROFILE=dev guest-frontend/link/link.sh nvml out/debug
+# The crate of each.
+CRATE_cuda.so.1 := cuda
+CRATE_cudart.so.12 := cudart12
+CRATE_cudart.so.13 := cudart
+CRATE_nvidia-ml.so.1 := nvml
+out/lib/lib%: target/release/libparagpu_$$(CRATE_$$*).a guest-frontend/link/link.sh
+	guest-frontend/link/link.sh lib$* out
+out/debug/lib/lib%: target/debug/libparagpu_$$(CRATE_$$*).a guest-frontend/link/link.sh
+	PROFILE=dev guest-frontend/link/link.sh lib$* out/debug
+
+# Builds some crates, and links the libraries $(2) and the redirector.
+define build-crates
+cargo build --release $(1:%=-p paragpu-%)
+@$(MAKE) --no-print-directory $(2:%=out/lib/lib%)
+guest-frontend/link/link.sh libparagpu-redirect.so out
+endef
 
 .PHONY: programs
 programs: cuda ## the CUDA test programs, into out/programs
@@ -262,8 +267,7 @@ libraries: cuda
 	@$(MAKE) --no-print-directory -C tests/libraries/programs $(JOBS)
 
 test-libraries: build libraries ## cuBLAS, cuDNN, cuFFT, cuRAND, cuSOLVER and cuSPARSE as they are on the software GPU; fetches 1.5 GB into .cache
-	PARAGPU_TEST_BINARIES="$(CURDIR)/target/release" PARAGPU_TEST_LIBRARIES="$(CURDIR)/out/lib" \
-		python3 tests/libraries/test_software_libraries.py
+	$(RELEASE) python3 tests/libraries/test_software_libraries.py
 
 .PHONY: frameworks-software test-frameworks-software
 frameworks-software:
@@ -275,8 +279,7 @@ frameworks-software:
 		cp tests/frameworks/software.txt .cache/frameworks/.complete; }
 
 test-frameworks-software: build frameworks-software ## stock PyTorch, Triton, CuPy and Numba on the software GPU; fetches 6 GB into .cache
-	PARAGPU_TEST_BINARIES="$(CURDIR)/target/release" PARAGPU_TEST_LIBRARIES="$(CURDIR)/out/lib" \
-		python3 tests/frameworks/test_software_frameworks.py
+	$(RELEASE) python3 tests/frameworks/test_software_frameworks.py
 
 LLAMA := .cache/llama
 .PHONY: llama test-llama
@@ -284,8 +287,7 @@ llama: cuda libraries
 	@tests/frameworks/build-llama.sh $(LLAMA)
 
 test-llama: build llama $(VENV)/.complete ## llama.cpp's words, moved while it says them, on this machine's GPU or (DEVICE=software) the software GPU; builds it for half an hour
-	PARAGPU_TEST_BINARIES="$(CURDIR)/target/release" PARAGPU_TEST_LIBRARIES="$(CURDIR)/out/lib" \
-		$(PYTHON) tests/frameworks/test_llama.py --device $(or $(DEVICE),software)
+	$(RELEASE) $(PYTHON) tests/frameworks/test_llama.py --device $(or $(DEVICE),software)
 
 LAMMPS := .cache/lammps
 .PHONY: lammps test-lammps
@@ -294,8 +296,7 @@ lammps: cuda build ## LAMMPS with its GPU package from Debian's source package, 
 	@tests/frameworks/build-lammps.sh $(LAMMPS)
 
 test-lammps: lammps $(VENV)/.complete ## LAMMPS's melt and copper, compared with its CPU code, between communicators and while they move, on this machine's GPU or (DEVICE=software) the software GPU
-	PARAGPU_TEST_BINARIES="$(CURDIR)/target/release" PARAGPU_TEST_LIBRARIES="$(CURDIR)/out/lib" \
-		$(PYTHON) tests/frameworks/test_lammps.py --device $(or $(DEVICE),software)
+	$(RELEASE) $(PYTHON) tests/frameworks/test_lammps.py --device $(or $(DEVICE),software)
 
 .PHONY: test-vfio-user
 test-vfio-user: packages-test build programs ## the device over vfio-user, in VMs of QEMU 11.1 from Debian 13's backports
@@ -323,39 +324,34 @@ test-images: images programs ## boot the images in VMs, run programs there; inst
 
 PACKAGES_POOL := $(PACKAGES_BUILD) slurmctld slurmd slurm-client slurmdbd mariadb-server-core munge iproute2 faketime
 POOL_CRATES := daemon worker cli cuda
-POOL_ENVIRONMENT := PARAGPU_TEST_BINARIES=$(CURDIR)/target/release PARAGPU_TEST_LIBRARIES=$(CURDIR)/out/lib
 # A revision whose paragpud joins the pool, too: built once, in minutes.
 OLDER ?=
 .PHONY: test-pool
-test-pool: POOL_ENVIRONMENT += $(if $(OLDER),PARAGPU_TEST_OLDER=$(CURDIR)/$(CACHE)/older)
+test-pool: RELEASE += $(if $(OLDER),PARAGPU_TEST_OLDER=$(CURDIR)/$(CACHE)/older)
 test-pool: ## a pool under Slurm: leases, drain, lost hosts; software GPUs, network namespaces, root; out/pool.json, out/shares.json; with OLDER=REVISION a daemon of that, too
 	@tests/tools/install-packages.sh $(PACKAGES_POOL)
 	@$(if $(OLDER),tests/tools/build-older.sh $(OLDER) $(CACHE)/older)
-	cargo build --release $(POOL_CRATES:%=-p paragpu-%)
-	@$(MAKE) --no-print-directory out/lib/libcuda.so.1
-	guest-frontend/link/link.sh redirect out
-	@$(POOL_ENVIRONMENT) python3 tests/pool/run.py
-	@$(POOL_ENVIRONMENT) python3 tests/pool/shares.py
+	$(call build-crates,$(POOL_CRATES),cuda.so.1)
+	@$(RELEASE) python3 tests/pool/run.py
+	@$(RELEASE) python3 tests/pool/shares.py
 	@python3 tests/pool/simulate.py out/pool.json
 
 .PHONY: picture-of-dashboard
 picture-of-dashboard: $(VENV)/.complete ## docs/grafana.json as a pool under load fills it, drawn into docs/grafana.svg; Prometheus, Slurm, root
 	@tests/tools/install-packages.sh $(PACKAGES_POOL) prometheus
-	cargo build --release $(POOL_CRATES:%=-p paragpu-%)
-	@$(MAKE) --no-print-directory out/lib/libcuda.so.1
-	guest-frontend/link/link.sh redirect out
-	@$(POOL_ENVIRONMENT) $(PYTHON) tests/pool/dashboard.py
+	$(call build-crates,$(POOL_CRATES),cuda.so.1)
+	@$(RELEASE) $(PYTHON) tests/pool/dashboard.py
 
 .PHONY: test-nvidia-smi
 test-nvidia-smi: build ## Debian's nvidia-smi in a guest, on the software GPU; fetches it into .cache
 	tests/nvml/fetch-nvidia-smi.sh
-	@PARAGPU_TEST_BINARIES=target/release PARAGPU_TEST_LIBRARIES=out/lib python3 tests/nvml/test_nvidia_smi.py
+	@$(RELEASE) python3 tests/nvml/test_nvidia_smi.py
 
 .PHONY: test-nvml-tools
 test-nvml-tools: build ## nvtop, btop, gpustat, nvitop and others in a guest, on the software GPU; fetches them into .cache
 	tests/nvml/fetch-nvidia-smi.sh
 	tests/nvml/fetch-tools.sh
-	@PARAGPU_TEST_BINARIES=target/release PARAGPU_TEST_LIBRARIES=out/lib python3 tests/nvml/test_tools.py
+	@$(RELEASE) python3 tests/nvml/test_tools.py
 
 PACKAGES_KUBERNETES := $(PACKAGES_BUILD) etcd-server openssl
 KUBERNETES_CRATES := daemon worker cli cuda cudart
@@ -363,11 +359,9 @@ KUBERNETES_CRATES := daemon worker cli cuda cudart
 test-kubernetes: programs ## claims under a real control plane, built once with Go (minutes), without a kubelet; software GPUs, root; out/kubernetes.json
 	@tests/tools/install-packages.sh $(PACKAGES_KUBERNETES)
 	@tests/kubernetes/build.sh $(CURDIR)/$(CACHE)/kubernetes
-	cargo build --release $(KUBERNETES_CRATES:%=-p paragpu-%)
 	cargo build --release -p paragpu-kubernetes --bins --examples
-	@$(MAKE) --no-print-directory out/lib/libcuda.so.1 out/lib/libcudart.so.13
-	guest-frontend/link/link.sh redirect out
-	@$(POOL_ENVIRONMENT) python3 tests/kubernetes/run.py
+	$(call build-crates,$(KUBERNETES_CRATES),cuda.so.1 cudart.so.13)
+	@$(RELEASE) python3 tests/kubernetes/run.py
 
 .PHONY: test-libvirt
 test-libvirt: packages-demo packages programs ## attach, run, detach, migrate under real libvirtds in bare Debians 12

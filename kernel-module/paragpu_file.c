@@ -158,14 +158,17 @@ static int paragpu_release(struct inode *inode, struct file *file)
 		paragpu_give_back(paragpu, channel->index);
 		paragpu_exit(paragpu, index);
 	}
+	/*
+	 * No process has it mapped any more: mappings hold the file. Before the
+	 * next opener can take the channel, whose contents these are then.
+	 */
+	paragpu_forget(channel);
 	channel->taken = false;
 	channel->mapping = NULL;
 	memcg = channel->memcg;
 	channel->memcg = NULL;
 	mutex_unlock(&paragpu->lock);
 	mem_cgroup_put(memcg);
-	/* No process has it mapped any more: mappings hold the file. */
-	paragpu_forget(channel);
 	return 0;
 }
 

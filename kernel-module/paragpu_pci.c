@@ -534,7 +534,7 @@ u32 paragpu_blocks(const struct paragpu_layout *layout)
  * paragpu_forget - free the preserved contents of a channel
  * @channel: the channel, which is not mapped
  *
- * Context: Process context.
+ * Context: Process context, under the device's lock.
  */
 void paragpu_forget(struct paragpu_channel *channel)
 {

@@ -1,51 +1,54 @@
 #!/bin/sh
 # Links one of the guest libraries from its Rust archive.
 #
-#   guest-frontend/link/link.sh cudart|cudart12|cuda|nvml|redirect OUTDIR
+#   guest-frontend/link/link.sh LIBRARY OUTDIR
 #
-# Creates OUTDIR/lib/lib….so.N and the name without N for the linker. rustc
+# LIBRARY is libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1
+# or libparagpu-redirect.so. Creates OUTDIR/lib/LIBRARY, and the name without
+# version for the linker. rustc
 # cannot link these itself: its own version script hides everything that has a
 # symbol version. Environment: PROFILE, the cargo profile (release);
 # CARGO_TARGET_DIR; CC. Run `cargo build --release -p paragpu-cudart` (or -cuda,
-# -nvml) first, or set BUILD=1 to have it run here. `redirect` is always built
+# -nvml) first, or set BUILD=1 to have it run here. The redirector is always built
 # here, with a separate profile, because it contains no standard library.
 set -eu
 
 usage() {
-	echo "usage: link.sh cudart|cudart12|cuda|nvml|redirect OUTDIR" >&2
+	echo "usage: link.sh LIBRARY OUTDIR" >&2
 	exit 2
 }
 
 [ $# -eq 2 ] || usage
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
+soname=$1
 out=$2/lib
 profile=${PROFILE:-release}
 folder=$profile
 [ "$profile" = dev ] && folder=debug
 target=${CARGO_TARGET_DIR:-$root/target}/$folder
 
-case $1 in
-cudart)
-	soname=libcudart.so.13 plain=libcudart.so crate=cudart node=libcudart.so.13
+case $soname in
+libcudart.so.13)
+	plain=libcudart.so crate=cudart node=libcudart.so.13
 	pattern='cuda[A-Z]*; __cuda[A-Z]*' ;;
-cudart12)
-	soname=libcudart.so.12 plain='' crate=cudart12 node=libcudart.so.12
+libcudart.so.12)
+	plain='' crate=cudart12 node=libcudart.so.12
 	pattern='cuda[A-Z]*; __cuda[A-Z]*' ;;
-cuda)
+libcuda.so.1)
 	# The driver library carries no symbol versions: every cu* is its own.
 	# The last names are for our other libraries, and the first of them for a worker
 	# that finds this one (cuda/src/sys/internal.rs).
-	soname=libcuda.so.1 plain=libcuda.so crate=cuda node=''
-	pattern='cu[A-Z]*; paragpu_thread_context; paragpu_session_*' ;;
-nvml)
+	plain=libcuda.so crate=cuda node=''
+	pattern='cu[A-Z]*; paragpu_thread_context; paragpu_primary_ends; paragpu_session_*' ;;
+libnvidia-ml.so.1)
 	# The last name is for a worker that finds this library (nvml/src/sys/internal.rs).
-	soname=libnvidia-ml.so.1 plain=libnvidia-ml.so crate=nvml node=''
+	plain=libnvidia-ml.so crate=nvml node=''
 	pattern='nvml*; paragpu_nvml' ;;
-redirect)
+libparagpu-redirect.so)
 	# Every object calls the first one before its constructors, the address
 	# sanitizer the second one.
-	soname=libparagpu-redirect.so plain='' crate=redirect_preload node=''
+	plain='' crate=redirect_preload node=''
 	pattern='__gmon_start__; __asan_default_options' profile=redirect BUILD=1
 	target=${CARGO_TARGET_DIR:-$root/target}/redirect ;;
 *)

@@ -78,7 +78,7 @@ impl Device {
         let hypervisor = match protocol {
             Protocol::Ivshmem => Link::Ivshmem(Hypervisor::new(socket, layout.channel_count)),
             Protocol::VfioUser => {
-                let memory = Arc::new(Mutex::new(GuestMemory::new()?));
+                let memory = Arc::new(Mutex::new(GuestMemory::default()));
                 guest_memory = Some(Arc::clone(&memory));
                 let ends = vfio_user::server::DeviceEnds {
                     window: duplicate(window.as_fd())?,

@@ -26,7 +26,9 @@ pub enum Error {
         channel_count: u16,
     },
     /// The VM's name cannot be used in logs and listings.
-    #[error("{0:?} cannot be the name of a VM: 1 to 64 printable characters without spaces")]
+    #[error(
+        "{0:?} cannot be the name of a VM: 1 to 64 printable characters without spaces and slashes"
+    )]
     VmName(String),
     /// Another process listens at the socket's path.
     #[error("another process serves {}", .0.display())]

@@ -1,9 +1,10 @@
 //! Doorbells between guest, device process and workers.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::{read, write};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlink};
+use rustix::io::{Errno, read, write};
 
 use crate::Error;
 
@@ -20,6 +21,21 @@ impl EventFd {
         eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map(Self)
             .map_err(Error::system("create an eventfd"))
+    }
+
+    /// Takes an eventfd that another process created, and makes it non-blocking for both.
+    /// Otherwise [`ring`](Self::ring) would wait while its counter is full.
+    ///
+    /// # Errors
+    /// [`Errno::INVAL`] if it is no eventfd. Errors of the operating system.
+    pub fn adopt(descriptor: OwnedFd) -> Result<Self, Errno> {
+        let own = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        if readlink(own, Vec::new())?.as_bytes() != b"anon_inode:[eventfd]" {
+            return Err(Errno::INVAL);
+        }
+        let flags = fcntl_getfl(&descriptor)?;
+        fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK)?;
+        Ok(Self(descriptor))
     }
 
     /// Creates another descriptor of the same counter.
@@ -40,13 +56,6 @@ impl EventFd {
     /// Resets it to not rung.
     pub fn clear(&self) {
         let _ = read(&self.0, &mut [0; 8]);
-    }
-}
-
-/// An eventfd that another process created.
-impl From<OwnedFd> for EventFd {
-    fn from(descriptor: OwnedFd) -> Self {
-        Self(descriptor)
     }
 }
 

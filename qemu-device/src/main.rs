@@ -1,13 +1,13 @@
 //! `paragpu-qemu-device`: serves the PCI device of one VM.
 #![forbid(unsafe_code)]
 
-use std::error::Error as _;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
+use paragpu_protocol::chain;
+use paragpu_qemu_device::service;
 use paragpu_qemu_device::settings::{Arguments, Settings};
-use paragpu_qemu_device::{Error, service};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -44,16 +44,4 @@ fn manual() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
-}
-
-/// The error and its causes, in one line.
-fn chain(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
-    }
-    text
 }

@@ -83,8 +83,10 @@ impl TryFrom<Arguments> for Settings {
     type Error = Error;
 
     fn try_from(arguments: Arguments) -> Result<Self, Error> {
-        let printable = arguments.vm.chars().all(|c| c.is_ascii_graphic());
-        if arguments.vm.is_empty() || arguments.vm.len() > MAX_VM_NAME || !printable {
+        // The name is part of paths. systemd's `%I` makes a slash of a dash.
+        let good = |c: char| c.is_ascii_graphic() && c != '/';
+        let is_good = arguments.vm.chars().all(good);
+        if arguments.vm.is_empty() || arguments.vm.len() > MAX_VM_NAME || !is_good {
             return Err(Error::VmName(arguments.vm));
         }
         Ok(Self {
@@ -147,6 +149,7 @@ mod tests {
         let base = ["--socket", "/run/x", "--vm"];
         let with = |more: &[&str]| parse(&[&base[..], more].concat()).unwrap_err();
         assert!(with(&["two words"]).contains("two words"));
+        assert!(with(&["web/1"]).contains("without spaces and slashes"));
         assert!(with(&["one", "--window-size", "300M"]).contains("power of two"));
         assert!(with(&["one", "--window-size", "99999999999G"]).contains("too large"));
         assert!(with(&["one", "--window-size", "lots"]).contains("number of bytes"));

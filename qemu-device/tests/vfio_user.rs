@@ -5,18 +5,25 @@ mod common;
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 use common::{CHANNELS, Guest, LONG, Process, is_ready, receive};
+use paragpu_communicator_ring::guest_memory::{CHECKED, GuestMemory, List, ListError};
+use paragpu_communicator_ring::layout::list;
+use paragpu_qemu_device::layout::Layout;
 use paragpu_qemu_device::layout::state::{FREE, HOST_CLOSED, OPEN, RELEASED};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 const PROTOCOL: [&str; 2] = ["--protocol", "vfio-user"];
 const VERSION: u16 = 1;
+const DMA_MAP: u16 = 2;
 const GET_REGION_INFO: u16 = 5;
 const SET_IRQS: u16 = 8;
 const REGION_WRITE: u16 = 10;
+const RESET: u16 = 13;
 
 /// A client that encodes messages by hand.
 struct Client(UnixStream);
@@ -33,12 +40,8 @@ impl Client {
         client
     }
 
-    fn ask(
-        &self,
-        command: u16,
-        payload: &[u8],
-        descriptor: Option<&OwnedFd>,
-    ) -> (Vec<u8>, Vec<OwnedFd>) {
+    /// Sends a command. Returns the message.
+    fn send(&self, command: u16, payload: &[u8], descriptor: Option<&OwnedFd>) -> Vec<u8> {
         let size = 16 + payload.len() as u32;
         let mut message = words(&[u32::from(command) << 16 | 77, size, 0, 0]);
         message.extend(payload);
@@ -50,6 +53,16 @@ impl Client {
         }
         let bytes = [IoSlice::new(&message)];
         sendmsg(&self.0, &bytes, &mut control, SendFlags::NOSIGNAL).unwrap();
+        message
+    }
+
+    fn ask(
+        &self,
+        command: u16,
+        payload: &[u8],
+        descriptor: Option<&OwnedFd>,
+    ) -> (Vec<u8>, Vec<OwnedFd>) {
+        let message = self.send(command, payload, descriptor);
         let (mut answer, descriptors) = receive(&self.0, 4096);
         let rest = answer.split_off(16);
         assert_eq!(answer[..4], message[..4], "the reply to another command");
@@ -88,6 +101,120 @@ fn guest(client: &Client) -> Guest {
         interrupt: client.interrupt(),
         socket: client.0.try_clone().unwrap(),
     }
+}
+
+/// Bytes of the VM's memory.
+const RAM: u64 = 64 << 10;
+/// Their first address.
+const BASE: u64 = 0x10_0000;
+
+/// The VM's memory, which the host shares.
+fn ram(client: &Client) -> std::fs::File {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let ram = rustix::fs::memfd_create("ram", flags).unwrap();
+    rustix::fs::ftruncate(&ram, RAM).unwrap();
+    rustix::fs::fcntl_add_seals(&ram, SealFlags::SHRINK).unwrap();
+    client.ask(
+        DMA_MAP,
+        &words(&[32, 3, 0, 0, BASE as u32, 0, RAM as u32, 0]),
+        Some(&ram),
+    );
+    ram.into()
+}
+
+/// The process that serves a channel, and its view of the VM's memory.
+struct Worker {
+    connection: UnixStream,
+    memory: GuestMemory,
+    lists: u64,
+}
+
+impl Worker {
+    /// That of a guest process that opens `channel`.
+    fn of(channel: u16, client: &Client, guest: &Guest, daemon: &UnixListener) -> Self {
+        guest.open_and_greet(channel);
+        client.ring(u32::from(CHANNELS) + 1);
+        assert!(is_ready(daemon, LONG), "no offer");
+        let (connection, _) = daemon.accept().unwrap();
+        let (_, mut descriptors) = receive(&connection, 4096);
+        assert_eq!(descriptors.len(), 5, "rings, table and file");
+        let files = descriptors.split_off(4);
+        let table = descriptors.pop().unwrap();
+        let layout = Layout::with_lists(16 << 20, CHANNELS).unwrap();
+        let lists = layout.lists_of(channel).unwrap();
+        let tenure = connection.try_clone().unwrap().into();
+        let window = descriptors[0].as_fd();
+        let memory = GuestMemory::new(window, lists, table, &files, tenure).unwrap();
+        Self {
+            connection,
+            memory,
+            lists,
+        }
+    }
+
+    /// Takes list `number`, in which the guest's kernel names the memory's first page.
+    fn take(&self, guest: &Guest, number: u32) -> List {
+        let base = self.lists + u64::from(number) * list::SIZE;
+        let put = |offset: usize, bytes: &[u8]| {
+            let at = base + offset as u64;
+            guest.window.write_all_at(bytes, at).unwrap();
+        };
+        put(list::COUNT_OF, &words(&[1, 0, list::WRITABLE]));
+        put(list::LENGTH, &CHECKED.to_le_bytes());
+        put(list::ENTRY, &BASE.to_le_bytes());
+        put(list::STATE, &list::READY.to_le_bytes());
+        self.memory.take(number).unwrap()
+    }
+
+    /// Lets guest and host check that they share the memory.
+    fn check(&mut self, guest: &Guest, ram: &std::fs::File) -> Result<(), ListError> {
+        let value = 0x5eed_u64;
+        ram.write_all_at(&value.to_le_bytes(), 0).unwrap();
+        let named = self.take(guest, 0);
+        self.memory.check(&named, value)
+    }
+}
+
+#[test]
+fn a_reset_ends_the_access_of_workers_from_before() {
+    let process = Process::start_with(&PROTOCOL);
+    let daemon = process.daemon();
+    let client = Client::connect(&process);
+    let guest = guest(&client);
+    let ram = ram(&client);
+    let mut early = Worker::of(1, &client, &guest, &daemon);
+    early.check(&guest, &ram).unwrap();
+    let named = early.take(&guest, 1);
+    early.memory.write(&named, 0, &[1]).unwrap();
+
+    client.ask(RESET, &[], None);
+    let gone = Err(ListError::NotMapped(BASE));
+    assert_eq!(early.memory.write(&named, 0, &[2]), gone);
+    assert_eq!(early.check(&guest, &ram), gone);
+    // A VM that wakes up is reset too: its sessions go on.
+    assert_eq!(guest.state(1), OPEN);
+    assert!(!is_ready(&early.connection, std::time::Duration::ZERO));
+
+    let mut late = Worker::of(2, &client, &guest, &daemon);
+    late.check(&guest, &ram).unwrap();
+    let more = words(&[32, 3, 0, 0, 2 * BASE as u32, 0, RAM as u32, 0]);
+    let file = ram.try_clone().unwrap().into();
+    client.ask(DMA_MAP, &more, Some(&file));
+    late.check(&guest, &ram).unwrap();
+    assert_eq!(early.check(&guest, &ram), gone);
+}
+
+#[test]
+fn an_interrupt_that_blocks_does_not_keep_the_process() {
+    let mut process = Process::start_with(&PROTOCOL);
+    let client = Client::connect(&process);
+    let interrupt = client.interrupt();
+    // A hypervisor that undoes what the process did, as both have one open file.
+    rustix::fs::fcntl_setfl(&interrupt, OFlags::empty()).unwrap();
+    rustix::io::write(&interrupt, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    client.send(SET_IRQS, &words(&[20, 1 | 1 << 5, 1, 0, 1]), None);
+    // The command is executed even if the signal comes first.
+    assert_eq!(process.terminate().code(), Some(0));
 }
 
 #[test]

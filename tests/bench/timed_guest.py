@@ -19,7 +19,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "end_to_end"))
 # pylint: disable=wrong-import-position
-from guest_program import Guest, pointer, say
+from driver import Guest, pointer, say
 
 REGION = 16 << 20
 HEAD = """

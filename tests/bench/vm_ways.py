@@ -22,16 +22,6 @@ from measure import OVERHEADS
 ROUND_TRIPS = ("copy64_d2h", "launch_sync")
 BULK = ("pageable_h2d", "pageable_d2h", "pinned_h2d", "pinned_d2h")
 
-SCRIPT = """
-for round in $(seq {rounds}); do
-    for communicator in {ways}; do
-        printf 'communicator = "%s"\\n{configuration}\\n' $communicator >/etc/paragpu/guest.toml
-        timeout {seconds} /opt/tests/overheads --bulk {bulk} {names} >/tmp/measured || exit
-        sed "s/^{{/{{\\"over\\":\\"$communicator\\",/" /tmp/measured
-    done
-done
-"""
-
 
 def main():
     """The measurement."""
@@ -40,41 +30,29 @@ def main():
     parser.add_argument("--bulk", type=int, default=2 << 20, help="bytes of the bulk copies (2097152)")
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out", "bench-vm.json"), help="where the JSON goes")
     options = parser.parse_args()
-    if not os.path.exists(OVERHEADS):
-        raise SystemExit(f"{OVERHEADS} is not there: run `make bench-programs` first")
 
     ways = ["pci", "vsock", "tcp"]
     if not vm.vhost_device_vsock():
         ways.remove("vsock")
         print("vsock is left out: `make vhost-vsock` builds what it needs", file=sys.stderr)
-    image = os.path.join(harness.ROOT, "out", "bench-vm-initramfs.cpio")
-    kernel = vm.build_image(image, [(OVERHEADS, "/opt/tests/overheads")])
-    samples, said = {}, []
-
-    def take(line):
-        entry = json.loads(line) if line.startswith("{") else None
-        if entry and "over" in entry:
-            samples.setdefault((entry["name"], entry["over"]), []).append(entry["value"])
-        else:
-            said.append(line)
-
     with contextlib.ExitStack() as stack:
         vsock = stack.enter_context(vm.Vsock()) if "vsock" in ways else None
         listen = [f"--vsock-unix={vsock.listener}"] if vsock else []
         daemon = stack.enter_context(harness.Daemon(*listen))
         device = stack.enter_context(vm.Device(daemon))
         tcp = daemon.addresses["tcp"]
-        script = SCRIPT.format(
+        reached = vm.guest_configuration(vsock, tcp)
+        about, samples = vm.measure_in_vm(
+            OVERHEADS,
+            os.path.join(harness.ROOT, "out", "bench-vm-initramfs.cpio"),
+            [(way, f'communicator = "{way}"\n{reached}\n') for way in ways],
+            ROUND_TRIPS + BULK,
             rounds=options.rounds,
-            ways=" ".join(ways),
-            configuration=vm.guest_configuration(vsock, tcp).replace("\n", "\\n"),
-            seconds=200,
             bulk=options.bulk,
-            names=" ".join(ROUND_TRIPS + BULK),
+            device=device,
+            vsock=vsock,
+            tcp=tcp,
         )
-        about = vm.boot(kernel, image, script, take, device=device, vsock=vsock, tcp=tcp, timeout=900)
-    if about.get("status") != 0:
-        raise SystemExit("\n".join(["the VM did not measure:", *said]))
 
     print(f"{'':16}" + "".join(f"{way:>12}" for way in ways) + f"   kernel {about['guest_kernel']}, {about['accel']}")
     results = []

@@ -22,7 +22,8 @@ import platform
 import signal
 import sys
 
-from guest_program import COUNT, PTX, CudaError, Guest, pointer
+from driver import CudaError, Guest, pointer
+from guest_program import COUNT, PTX
 
 SIZE = 5 << 20
 ATTEMPTS = 1000

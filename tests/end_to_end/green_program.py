@@ -11,7 +11,7 @@ flight behind it.
 import ctypes
 import sys
 
-from guest_program import CudaError, Guest, pointer, say
+from driver import CudaError, Guest, pointer, say
 
 LAUNCHES = 100
 PTX = b"""

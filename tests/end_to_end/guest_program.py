@@ -36,6 +36,8 @@ import os
 import random
 import sys
 
+from driver import CudaError, Guest, call, pointer, say
+
 PTX = b"""
 .version 7.0
 .target sm_70
@@ -124,81 +126,6 @@ COUNT = 4096
 # Bytes of two huge pages; Python 3.13 and later name the flag.
 HUGE = 4 << 20
 MAP_HUGETLB = 0x40000
-
-
-class CudaError(Exception):
-    """A call that did not succeed."""
-
-    def __init__(self, function, code):
-        super().__init__(f"CUDA error {code} in {function}")
-        self.code = code
-
-
-class Cuda:
-    """The driver API, each function checked."""
-
-    def __init__(self):
-        self.library = ctypes.CDLL("libcuda.so.1")
-
-    def __getattr__(self, name):
-        function = getattr(self.library, name)
-
-        def checked(*arguments):
-            code = function(*arguments)
-            if code != 0:
-                raise CudaError(name, code)
-
-        return checked
-
-
-def pointer(value):
-    """A device address or handle as an argument."""
-    return ctypes.c_uint64(value)
-
-
-class Guest:
-    """A context and the test kernels."""
-
-    def __init__(self, device=0):
-        self.cuda = Cuda()
-        self.cuda.cuInit(0)
-        self.context = ctypes.c_void_p()
-        self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device)
-        self.use()
-
-    def use(self):
-        """Makes this device the one that calls are for."""
-        self.cuda.cuCtxSetCurrent(self.context)
-
-    def load(self, image):
-        """Loads a module."""
-        module = ctypes.c_void_p()
-        self.cuda.cuModuleLoadData(ctypes.byref(module), image)
-        return module
-
-    def function(self, module, name):
-        """Finds a kernel."""
-        function = ctypes.c_void_p()
-        self.cuda.cuModuleGetFunction(ctypes.byref(function), module, name)
-        return function
-
-    def launch(self, function, blocks, threads, *arguments, stream=None):
-        """Launches, into the default stream where none is given."""
-        addresses = (ctypes.c_void_p * len(arguments))(
-            *[ctypes.cast(ctypes.byref(argument), ctypes.c_void_p) for argument in arguments]
-        )
-        self.cuda.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, addresses, None)
-
-    def allocate(self, size):
-        """Device memory."""
-        address = ctypes.c_uint64()
-        self.cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
-        return address.value
-
-
-def say(text):
-    """Prints and flushes."""
-    print(text, flush=True)
 
 
 def steps(guest, rounds):
@@ -331,7 +258,7 @@ def registered(guest):
     for number in range(1, 100):
         words[0] = 0
         guest.launch(kernel, 1, 1, device, ctypes.c_uint64(device.value + 4))
-        if guest.cuda.library.cuStreamQuery(None) != 600:
+        if call("cuStreamQuery", None) != 600:
             say("the kernel did not wait")
             return
         words[0] = number
@@ -406,7 +333,11 @@ def forked(guest):
 
 def huge(guest):
     """Registered memory of huge pages."""
-    memory = mmap.mmap(-1, HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB)
+    try:
+        memory = mmap.mmap(-1, HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB)
+    except OSError:
+        say("no huge pages")
+        return
     words = Words(guest, memory)
     right = [words.agree(1), words.agree(1000), words.end(1000)]
     # Again, but only the end of one page and the begin of the next.
@@ -448,7 +379,7 @@ def main():
             with open(argument, "rb") as file:
                 image = file.read()
             module = ctypes.c_void_p()
-            say(guest.cuda.library.cuModuleLoadData(ctypes.byref(module), image + b"\0"))
+            say(call("cuModuleLoadData", ctypes.byref(module), image + b"\0"))
         elif mode == "hold":
             guest.allocate(int(argument))
             say("holding")

@@ -13,7 +13,7 @@ line "right" or "wrong: WHAT", with new work in flight behind it.
 import ctypes
 import sys
 
-from guest_program import CudaError, Guest, pointer, say
+from driver import CudaError, Guest, pointer, say
 
 WIDTH = 64
 LAUNCHES = 200

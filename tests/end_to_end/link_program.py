@@ -16,7 +16,7 @@ import ctypes
 import sys
 from ctypes import byref
 
-from driver import begin, must
+from driver import begin, must, say
 
 PTX = b"""
 .version 7.0
@@ -35,11 +35,6 @@ PTX = b"""
 """
 LAUNCHES, BATCH = 1000, 256 << 10
 MAPPED = 2
-
-
-def say(what):
-    """Prints a line at once."""
-    print(what, flush=True)
 
 
 class Training:

@@ -12,7 +12,7 @@ import sys
 import time
 
 SUCCESS, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TOO_SMALL = 0, 1, 2, 3, 4, 6, 7
-TIMEOUT, FUNCTION_NOT_FOUND = 10, 13
+TIMEOUT, FUNCTION_NOT_FOUND, VERSION_MISMATCH = 10, 13, 25
 NULL = ctypes.c_void_p()
 
 
@@ -206,6 +206,16 @@ def wrong():
         assert room.raw == b"\xff" * 8, "nothing is written past the room"
         call(f"nvmlDeviceGet{name}", handle, NULL, 96, code=INVALID)
     call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(Memory2(version=1)), code=FUNCTION_NOT_FOUND)
+    # It belongs to no fabric, in each version of the structure; nothing is written past it.
+    for function, size, version in (("", 28, 0), ("V", 36, 2), ("V", 40, 3)):
+        fabric = ctypes.create_string_buffer(b"\xff" * 64, 64)
+        begin = (size | version << 24).to_bytes(4, "little") if version else b""
+        fabric[: len(begin)] = begin
+        call(f"nvmlDeviceGetGpuFabricInfo{function}", handle, fabric)
+        state = len(begin) + 24
+        assert (fabric.raw[:state], fabric.raw[state]) == (begin + bytes(24), 0), fabric.raw
+        assert fabric.raw[size:] == b"\xff" * (64 - size), fabric.raw
+    call("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(Memory2(version=1)), code=VERSION_MISMATCH)
     # Sensors and clocks that no GPU has, and those that this one has not.
     for argument, code in ((0, NOT_SUPPORTED), (4, INVALID), (2**32 - 1, INVALID)):
         call("nvmlDeviceGetClockInfo", handle, argument, place, code=code)
@@ -325,7 +335,9 @@ def topology():
     call("nvmlDeviceSetCpuAffinity", near)
     assert everywhere <= os.sched_getaffinity(0) <= found
     call("nvmlDeviceClearCpuAffinity", near)
-    call("nvmlDeviceSetCpuAffinity", NULL, code=INVALID)
+    for name in ("SetCpuAffinity", "ClearCpuAffinity"):
+        for guess in (NULL, ctypes.c_void_p(1)):
+            call(f"nvmlDevice{name}", guess, code=INVALID)
     call("nvmlDeviceGetNumaNodeId", near, ctypes.byref(ctypes.c_uint()), code=NOT_SUPPORTED)
 
     levels = [word("nvmlDeviceGetTopologyCommonAncestor", near, other) for other in (near, far)]

@@ -17,7 +17,7 @@ import mmap
 import sys
 import threading
 
-from guest_program import CudaError, Guest, pointer, say
+from driver import CudaError, Guest, pointer, say
 
 PTX = b"""
 .version 7.0

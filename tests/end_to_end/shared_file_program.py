@@ -21,7 +21,8 @@ import mmap
 import os
 import sys
 
-from guest_program import PTX, CudaError, Guest, pointer, say
+from driver import CudaError, Guest, call, pointer, say
+from guest_program import PTX
 
 ADD = b"""
 .version 7.0
@@ -81,7 +82,7 @@ def main():
         match line.strip():
             case "wait":
                 guest.launch(wait, 1, 1, ctypes.c_uint64(device), ctypes.c_uint64(device + 4))
-                busy = guest.cuda.library.cuStreamQuery(None) == 600
+                busy = call("cuStreamQuery", None) == 600
                 say("waiting" if busy else "it did not wait")
             case "finish":
                 guest.cuda.cuCtxSynchronize()

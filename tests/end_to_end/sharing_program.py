@@ -22,8 +22,8 @@ import socket
 import sys
 import threading
 
+from driver import CudaError, Guest, pointer, say
 from kinds_program import Allocation
-from guest_program import CudaError, Guest, pointer, say
 
 COUNT, BLOCKS = 1 << 20, 1 << 13
 SIZE = COUNT * 4

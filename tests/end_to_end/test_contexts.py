@@ -67,6 +67,33 @@ assert cuda.cuCtxSetLimit(0, ctypes.c_size_t(2 * before)) == 0
 assert ask() == 2 * before
 """
 
+# Resets a device through the driver, between calls of the runtime. Two threads use it.
+RESETS = """
+import ctypes, threading
+cuda, runtime, memory = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libcudart.so.13"), ctypes.c_void_p()
+def use(end):
+    assert runtime.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(64)) == 0
+    assert end(0) == 0
+    assert runtime.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(64)) == 0
+    assert runtime.cudaMemset(memory, 1, ctypes.c_size_t(64)) == runtime.cudaDeviceSynchronize() == 0
+for end in (cuda.cuDevicePrimaryCtxReset_v2, cuda.cuDevicePrimaryCtxRelease_v2, lambda _: runtime.cudaDeviceReset()):
+    use(end)
+    thread = threading.Thread(target=use, args=(end,))
+    thread.start()
+    thread.join()
+    assert runtime.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(64)) == runtime.cudaFree(memory) == 0
+"""
+# Prints the flags of the primary context, and of one of the program's own.
+FLAGS = """
+import ctypes
+cuda, context, flags = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuCtxGetFlags(ctypes.byref(flags)) == 0
+primary = flags.value
+assert cuda.cuCtxCreate_v2(ctypes.byref(context), 4, 0) == cuda.cuCtxGetFlags(ctypes.byref(flags)) == 0
+print(primary, flags.value)
+"""
+
 
 class Contexts(unittest.TestCase):
     """The program over each communicator of one host."""
@@ -101,6 +128,20 @@ class Contexts(unittest.TestCase):
                 )
                 for when, expected in (("without", by_name(WITHOUT)), ("after", by_name(WITHOUT) | by_name(AFTER))):
                     self.assertEqual({name: status for name, status in told[when].items() if status}, expected, when)
+
+    def run_python(self, program):
+        """The output of a program of Python."""
+        command = [sys.executable, "-c", program]
+        environment = self.daemon.guest_environment("shm")
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_the_runtime_survives_a_reset_through_the_driver(self):
+        self.run_python(RESETS)
+
+    def test_only_a_primary_context_shows_that_it_maps_host_memory(self):
+        self.assertEqual(self.run_python(FLAGS), "8 4\n")
 
     def test_a_limit_crosses_once(self):
         crossed = []

@@ -392,6 +392,9 @@ class OneHost(Sessions):
         guests = [self.guest(one, communicator, "steps") for communicator in ("shm", "unix", "tcp")]
         for guest in guests:
             rounds(guest, 1)
+        shared = one.sessions()[0]["id"]
+        code, _, errors = ask(one, "share", str(shared), "--weight", "30")
+        self.assertEqual(code, 0, errors)
         code, moved, errors = migrate(one, "--gpu", "0", "--to-gpu", "1")
         self.assertEqual(code, 0, errors + one.log())
         self.assertEqual([session["moved"] for session in moved], [True] * 3)
@@ -399,6 +402,11 @@ class OneHost(Sessions):
             rounds(guest, 3)
         eventually(lambda: len(one.sessions()) == 3, "the old workers are gone")
         self.assertEqual({session["device"] for session in one.sessions()}, {"software:1"})
+        # The command says their new numbers. A session's own share moves with it.
+        numbers = {session["session"]: session["new_session"] for session in moved}
+        weights = {session["id"]: session["turns"]["share"]["weight"] for session in one.sessions()}
+        expected = {new: 30 if old == shared else 100 for old, new in numbers.items()}
+        self.assertEqual(weights, expected)
         code, _, errors = migrate(one, "--gpu", "0", "--to-gpu", "1")
         self.assertNotEqual(code, 0)
         self.one_sentence(errors, "has no sessions")
@@ -537,6 +545,11 @@ class OneHost(Sessions):
                 eventually(lambda: one.sessions()[0]["checkpoint"]["error"], "it cannot be written")
             self.assertEqual(os.listdir(kept), ["session.paragpu"])
             rounds(guest, 2)
+            # A schedule for one directory is not ended or replaced by that for another.
+            for every in ("off", "5s"):
+                code, _, errors = ask(one, "checkpoint", number, kept, "--every", every)
+                self.assertEqual(code, 1)
+                self.one_sentence(errors, "periodically", states)
             self.assertEqual(ask(one, "checkpoint", number, states, "--every", "off")[0], 0)
             self.assertIsNone(one.sessions()[0]["checkpoint"])
             guest.kill()

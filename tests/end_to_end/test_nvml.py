@@ -6,10 +6,12 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import harness
 from end_to_end.test_faults import eventually, read_until, start
+from end_to_end.test_migration import ask, only_session
 
 MIB = 1 << 20
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_program.py")
@@ -152,6 +154,34 @@ class Nvml(unittest.TestCase):
             self.assertEqual((found["used"], found["devices"]), (4 * MIB, 2))
             self.assertEqual(found["processes"], [[program.pid, 4 * MIB]])
             eventually(lambda: not daemon.sessions(), "the session has ended")
+
+    def test_a_session_that_moved_or_was_restored_is_listed(self):
+        daemon, other = self.daemon("software.devices=2"), self.daemon()
+        holder = self.hold(daemon, 8 * MIB)
+        expected = {"used": 8 * MIB, "processes": [[holder.pid, 8 * MIB]]}
+
+        def is_listed(at):
+            def found():
+                said = self.ask(at, "use")
+                return {name: said[name] for name in expected} == expected
+
+            # The worker that the session left may take a moment to exit.
+            eventually(found, "NVML lists the session's process where it is")
+
+        is_listed(daemon)
+        daemon.migrate(only_session(daemon), f"unix://{daemon.socket}", "--to-gpu", "1")
+        is_listed(daemon)
+        daemon.migrate(only_session(daemon), f"unix://{other.socket}")
+        is_listed(other)
+        directory = self.enterContext(tempfile.TemporaryDirectory(prefix="paragpu-nvml-"))
+        code, _, errors = ask(other, "checkpoint", only_session(other), directory, "--end")
+        self.assertEqual((code, errors), (0, ""))
+        self.assertEqual(self.ask(other, "use")["processes"], [])
+        code, _, errors = ask(other, "restore", directory)
+        self.assertEqual((code, errors), (0, ""))
+        is_listed(other)
+        holder.stdin.close()
+        self.assertEqual(holder.wait(60), 0)
 
     def test_connections_end_with_the_last_user(self):
         daemon = self.daemon()

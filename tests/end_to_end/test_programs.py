@@ -2,7 +2,6 @@
 
 import atexit
 import functools
-import mmap
 import os
 import shutil
 import subprocess
@@ -12,7 +11,6 @@ import unittest
 
 import harness
 
-from .guest_program import HUGE, MAP_HUGETLB
 from .test_faults import GUEST
 
 # Says whether a variable's memory is taken before or after its first use.
@@ -133,6 +131,19 @@ print(locked, errors, kibibytes < 1 << 20)
 """
 
 
+# Fails an assertion in one thread, and sees the error in a call that waits.
+ASSERTION = """
+#include <cassert>
+#include <cstdio>
+__global__ void check(int limit) { std::printf("thread %d\\n", threadIdx.x); assert(threadIdx.x < limit); }
+int main() {
+    check<<<1, 4>>>(3);
+    cudaError_t error = cudaDeviceSynchronize();
+    std::printf("%s\\n", cudaGetErrorName(error));
+}
+"""
+
+
 def digest(run):
     """The digest of the results in a program's line."""
     return next(word for word in run.output.split() if word.startswith("digest="))
@@ -241,14 +252,20 @@ class Programs(unittest.TestCase):
         run = self.daemon.run(sys.executable, "shm", [GUEST, "registered"])
         self.assertEqual((run.code, run.output), (0, "right\n"), run.errors + self.daemon.log())
 
+    def test_a_failed_assertion_is_told(self):
+        program = compiled(ASSERTION)
+        for communicator in ("shm", "unix"):
+            with self.subTest(communicator):
+                run = self.daemon.run(program, communicator)
+                self.assertEqual(run.output.splitlines()[-1], "cudaErrorAssert", run.errors)
+                self.assertEqual(sorted(run.output.splitlines())[1:], [f"thread {number}" for number in range(4)])
+                failed = r"program\.cu:4: .*check.*: block: \[0,0,0\], thread: \[3,0,0\] Assertion `threadIdx.x < limit` failed\.\n"
+                self.assertRegex(run.errors, failed)
+
     def test_registered_memory_of_a_program_that_forks(self):
         self.assert_right("forked")
 
     def test_registered_memory_of_huge_pages(self):
-        try:
-            mmap.mmap(-1, HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB).close()
-        except OSError:
-            self.skipTest("the kernel has no free huge pages (sysctl vm.nr_hugepages)")
         self.assert_right("huge")
 
     def assert_right(self, mode):
@@ -256,6 +273,8 @@ class Programs(unittest.TestCase):
         for communicator in harness.HOST_COMMUNICATORS:
             with self.subTest(communicator):
                 run = self.daemon.run(sys.executable, communicator, [GUEST, mode])
+                if run.output == "no huge pages\n":
+                    self.skipTest("the kernel has no free huge pages (sysctl vm.nr_hugepages)")
                 self.assertEqual((run.code, run.output), (0, "right\n"), run.errors + self.daemon.log())
 
 

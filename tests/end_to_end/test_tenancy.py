@@ -207,10 +207,10 @@ class Tenancy(unittest.TestCase):
         self.assertNotIn("\x1b", shown)
         guest.kill()
 
-    def test_top_in_a_terminal_ends_with_q(self):
-        daemon = self.daemon()
+    def top(self, daemon, interval):
+        """A live view, which has drawn, and the terminal's other end."""
         master, terminal = os.openpty()
-        command = [harness.binary("paragpu"), "top", "--control", daemon.control, "--interval", "0.1"]
+        command = [harness.binary("paragpu"), "top", "--control", daemon.control, "--interval", interval]
         view = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, start_new_session=True)
         os.close(terminal)
         self.addCleanup(os.close, master)
@@ -218,9 +218,22 @@ class Tenancy(unittest.TestCase):
         self.addCleanup(view.kill)
         drawn = read_terminal(master, b"no sessions")
         self.assertIn(b"\x1b[?1049h", drawn, "a screen of its own")
+        return view, master
+
+    def test_top_in_a_terminal_ends_with_q(self):
+        view, master = self.top(self.daemon(), "0.1")
         os.write(master, b"q")
         read_terminal(master, b"\x1b[?1049l")
         self.assertEqual(view.wait(20), 0, view.stderr.read())
+
+    def test_top_restores_the_terminal_when_a_signal_ends_it(self):
+        daemon = self.daemon()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # No report is due for an hour.
+            view, master = self.top(daemon, "3600")
+            view.send_signal(number)
+            read_terminal(master, b"\x1b[?1049l")
+            self.assertEqual(view.wait(20), 0, view.stderr.read())
 
     def test_journal_has_fields(self):
         """The daemon in a mount namespace in which this test plays the journal."""

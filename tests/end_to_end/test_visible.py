@@ -10,7 +10,7 @@ import unittest
 import harness
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_program.py")
-NO_DEVICE = 100
+NO_DEVICE, INVALID_DEVICE = 100, 101
 
 
 class Visible(unittest.TestCase):
@@ -58,7 +58,7 @@ class Visible(unittest.TestCase):
                 self.assertEqual(self.seen(value), want)
 
     def test_the_first_that_is_invalid_ends_the_list(self):
-        for value, want in (("0,7,1", [0]), ("2,-1,0", [2]), ("1,x", [1]), ("1,,0", [1]), ("GPU-zz,0", []), ("0,0,1", [0])):
+        for value, want in (("0,7,1", [0]), ("2,-1,0", [2]), ("1,x", [1]), ("1,,0", [1]), ("GPU-zz,0", [])):
             with self.subTest(value):
                 self.assertEqual(self.seen(value), want)
 
@@ -75,7 +75,6 @@ class Visible(unittest.TestCase):
             f"GPU-{one[4:].upper()}": [1],
             self.unique(2): [2],
             f"{self.unique(1)},0": [1, 0],
-            f"{one},1": [1],
         }
         for value, want in lists.items():
             with self.subTest(value):
@@ -85,6 +84,18 @@ class Visible(unittest.TestCase):
         common = os.path.commonprefix(self.uuids)
         value = common if len(common) > len("GPU-") else "GPU-"
         self.assertEqual(self.seen(value), [])
+
+    def test_a_list_that_repeats_a_device_is_refused(self):
+        # As NVIDIA's driver does.
+        for value in ("0,0,1", "0,0x0", f"{self.uuids[1]},1"):
+            with self.subTest(value):
+                found = self.ask(CUDA_VISIBLE_DEVICES=value)
+                self.assertEqual((found["init"], found["cuda"]), (INVALID_DEVICE, []))
+
+    def test_numbers_are_read_as_c_reads_them(self):
+        for value in ("1gpu0", "1;2", "+1", "01", "\t1", "4294967297"):
+            with self.subTest(value):
+                self.assertEqual(self.seen(value), [1])
 
     def test_parts_of_devices_are_refused_by_name(self):
         found = self.ask(CUDA_VISIBLE_DEVICES="MIG-GPU-1/1/0")

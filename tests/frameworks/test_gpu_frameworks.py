@@ -4,7 +4,7 @@ usage: test_gpu_frameworks.py [--rounds N] [--turns N] [--seconds N] [--output F
        test_gpu_frameworks.py --move CASE [--between-gpus] [--steps N]
        test_gpu_frameworks.py --restore CASE [--steps N]
 
-Runs the cases of torch_cases.py, jax_cases.py, cupy_cases.py, onnx_cases.py,
+Runs the cases of torch_cases.py, jax_cases.py, cupy_cases.py, onnx_cases.py, vllm_cases.py,
 libraries_cases.py and, where there are two GPUs, pairs_cases.py, one process for each
 file: natively twice, and with the guest's libraries over a daemon of its own. A name is
 FILE or FILE:CASE. A case passes if its results are native's bit for bit, or if native
@@ -38,13 +38,22 @@ from moves import PAIRED, moved, restored
 from turns import PACKAGED, a_round, command_of, native, row_of, run
 
 # Each file of cases, and its first import.
-FILES = {"torch": "torch", "jax": "jax", "cupy": "cupy", "onnx": "onnxruntime", "libraries": "torch", "pairs": "torch"}
+FILES = {
+    "torch": "torch",
+    "jax": "jax",
+    "cupy": "cupy",
+    "onnx": "onnxruntime",
+    "vllm": "vllm",
+    "libraries": "torch",
+    "pairs": "torch",
+}
 # Titles of their plots.
 TITLES = {
     "torch": "PyTorch, torchvision and Triton",
     "jax": "JAX",
     "cupy": "CuPy",
     "onnx": "ONNX Runtime",
+    "vllm": "vLLM",
     "llama": "llama.cpp",
     "pairs": "PyTorch on two GPUs",
 }
@@ -62,6 +71,7 @@ BENCHMARK = {
     "jax": ["mlp_training_step"],
     "cupy": ["fft_and_sort"],
     "onnx": ["transformer_inference", "convolutions_inference"],
+    "vllm": ["batch_generation"],
     "pairs": ["ddp_training_step"],
 }
 # Goals of a row's ratio to native; every other one's is GOAL.

@@ -326,6 +326,47 @@ def run_programs(
     return about, list(runs.values()), messages
 
 
+# Runs the benchmark with each setting of guest.toml in turn, in each round; its lines of
+# JSON get the setting's name.
+MEASURING_SCRIPT = """
+for round in $(seq {rounds}); do
+    {runs}
+done
+"""
+MEASURED_RUN = """
+    printf '%s' '{configuration}' >/etc/paragpu/guest.toml
+    timeout 200 /opt/tests/overheads --bulk {bulk} {names} >/tmp/measured || exit
+    sed 's/^{{/{{"way":"{way}",/' /tmp/measured
+"""
+
+
+def measure_in_vm(overheads, image, configurations, names, *, rounds, bulk, **options):
+    """What tests/bench's program `overheads` measures in one VM, with each of the
+    `configurations`: pairs of a way's name and its guest.toml. They are measured in one
+    boot, alternating, so that they compare. `options` are those of boot().
+
+    Returns the VM's description, and the values by name and way. Ends this program
+    where the VM did not measure."""
+    if not os.path.exists(overheads):
+        raise SystemExit(f"{overheads} is not there: run `make bench-programs` first")
+    kernel = build_image(image, [(overheads, "/opt/tests/overheads")])
+    names, samples, said = " ".join(names), {}, []
+
+    def take(line):
+        entry = json.loads(line) if line.startswith("{") else None
+        if entry and "way" in entry:
+            samples.setdefault((entry["name"], entry["way"]), []).append(entry["value"])
+        else:
+            said.append(line)
+
+    runs = [MEASURED_RUN.format(way=way, configuration=text, bulk=bulk, names=names) for way, text in configurations]
+    script = MEASURING_SCRIPT.format(rounds=rounds, runs="".join(runs))
+    about = boot(kernel, image, script, take, timeout=900, **options)
+    if about.get("status") != 0:
+        raise SystemExit("\n".join(["the VM did not measure:", *said]))
+    return about, samples
+
+
 def pluggable_device(monitor, device):
     """QEMU's options for a device behind a port, and a socket for its monitor."""
     return [

@@ -19,7 +19,7 @@ SHADOWS = 0x300000000000
 WINDOWS = 0x400000000000
 # Bytes between the arenas of two devices.
 STRIDE = 1 << 40
-ATTACH = 0x7F10
+ATTACH, ARRIVE = 0x7F10, 0x7F11
 # Long enough for a machine that does much else; an attack that held something
 # up did so for longer, or for good.
 PATIENCE = 30
@@ -291,11 +291,11 @@ def frame(kind, payload, slot=0, sequence=0):
     return wire.HEADER.pack(len(payload), kind, slot, sequence) + payload
 
 
-def hello(token=bytes(16), transport=1, device=0):
+def hello(token=bytes(16), transport=1, device=0, pid=1):
     """A hello's bytes."""
     major, minor, patch = wire.VERSION
     fields = dict(magic=wire.MAGIC, major=major, minor=minor, patch=patch, transport=transport)
-    fields.update(device=device, token=token, received=0, pid=1)
+    fields.update(device=device, token=token, received=0, pid=pid)
     return wire.encode("Hello", fields)
 
 
@@ -304,3 +304,11 @@ def attach(name):
     payload = wire.MAGIC + struct.pack("<HHH", *wire.VERSION) + wire.encode("Text", name)
     payload += struct.pack("<IQQQ", 0, 0, 4096, 0) + wire.encode("Bytes", hello(transport=3))
     return frame(ATTACH, payload)
+
+
+def arrival(name, token=bytes(16), pid=1):
+    """The first frame of a session that arrives with its connection, of a VM of this name."""
+    payload = wire.MAGIC + struct.pack("<HHH", *wire.VERSION) + wire.encode("Text", name)
+    payload += struct.pack("<I", 0) + token + struct.pack("<I", pid)
+    payload += wire.encode("Text", "unix") + wire.encode("Text", "") + struct.pack("<IQ", 0xFFFFFFFF, 0)
+    return frame(ARRIVE, payload)

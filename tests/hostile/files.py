@@ -6,8 +6,9 @@ import subprocess
 import tempfile
 
 import harness
+import wire
 from blake3 import blake3
-from field import ARENA, CHUNK, PATIENCE, SHADOWS, Broken, attack, expect, needs, ptx
+from field import ARENA, CHUNK, PATIENCE, SHADOWS, Broken, arrival, attack, expect, needs, ptx
 
 
 def paragpu(field, *arguments, timeout=10):
@@ -155,6 +156,46 @@ def states_with_other_contents(field):
             expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
             cases += 1
     return cases
+
+
+# What a terminal or a metric would obey, what has no end, and what is invisible.
+NAMES = ("", "\0\0", "a\nb", "\x1b[31m", "\x9b2J", "é\u202e", "a\u200bb", "x" * 65, "x" * 3000)
+
+
+@attack
+def names_of_sessions_that_arrive(field):
+    for name in NAMES:
+        with field.connect() as link:
+            link.sendall(arrival(name))
+            length, kind, _, _ = wire.HEADER.unpack(wire.exactly(link, wire.HEADER.size))
+            expect(kind == wire.REFUSAL, f"a session of {name[:80]!r} arrives")
+            reason = wire.exactly(link, length)[10:].decode()
+            expect("not a valid name" in reason and not any(ord(letter) < 32 for letter in reason), f"{name[:80]!r}: {reason!r}")
+    expect(field.daemon.sessions() == [], "a session arrived")
+    return len(NAMES)
+
+
+@attack
+def names_of_states(field):
+    """A state whose VM's name cannot be shown is refused."""
+    session = field.session()
+    with tempfile.TemporaryDirectory() as folder:
+        done = paragpu(field, "checkpoint", "--end", str(session.welcome["session"]), folder, timeout=30)
+        expect(done is not None and done.returncode == 0, f"{done}")
+        path = os.path.join(folder, "session.paragpu")
+        with open(path, "rb") as file:
+            parts, memory = records(file.read())
+        kind, version, head = parts[0]
+        own = wire.encode("Text", f"uid {os.getuid()}")
+        expect(head.count(own) == 1, "the head does not name the VM")
+        for name in (*NAMES, "x" * 60_000):
+            forged = [(kind, version, head.replace(own, wire.encode("Text", name))), *parts[1:]]
+            with open(path, "wb") as file:
+                file.write(state_of(forged, memory, False))
+            done = paragpu(field, "restore", folder, timeout=60)
+            expect(done is not None and done.returncode != 0, f"a session of {name[:80]!r} is restored")
+            expect("\x1b" not in done.stderr and field.daemon.sessions() == [], f"{name[:80]!r}: {done.stderr!r}")
+    return len(NAMES) + 1
 
 
 @attack

@@ -30,6 +30,7 @@ import limits
 import memory
 import objects
 import secure
+import setuid
 import shapes
 import sharing
 import strange
@@ -38,8 +39,8 @@ import worker
 from field import ATTACKS, Field, Skipped
 
 MODULES = (
-    containers, crowd, doors, files, frames, graphs, groups, kernels, limits, memory, objects, secure, shapes, sharing, strange,
-    users, worker,
+    containers, crowd, doors, files, frames, graphs, groups, kernels, limits, memory, objects, secure, setuid, shapes, sharing,
+    strange, users, worker,
 )
 
 

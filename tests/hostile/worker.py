@@ -3,11 +3,14 @@
 import contextlib
 import errno
 import os
+import shutil
 import struct
 import tempfile
 
+import harness
 import injected
-from field import ARENA, CHUNK, SHADOWS, Field, attack, expect, needs, ptx, until
+import wire
+from field import ARENA, CHUNK, SHADOWS, Field, arrival, attack, expect, frame, hello, needs, ptx, until
 from files import paragpu
 from users import USERS
 
@@ -102,14 +105,15 @@ time.sleep(3600)
 
 
 @contextlib.contextmanager
-def compromised(field, text):
-    """The field's daemon starts this program instead of workers."""
+def compromised(field, text, *arguments):
+    """The field's daemon starts this program instead of workers; the real one is beside it."""
     with tempfile.TemporaryDirectory() as folder:
         program = os.path.join(folder, "worker")
         with open(program, "w", encoding="utf-8") as file:
             file.write(text)
         os.chmod(program, 0o755)
-        field.again(f"--set=daemon.worker={program}", "--set=confine.users=")
+        shutil.copy(harness.binary("paragpu-worker"), folder)
+        field.again(f"--set=daemon.worker={program}", "--set=confine.users=", *arguments)
         yield
 
 
@@ -158,6 +162,77 @@ def messages_of_a_worker_without_end(field):
             field.daemon.process.kill()
         field.again()
     return 10
+
+
+# A compromised worker: the real one, before which it writes a frame of its own to the link
+# to a destination.
+IMPOSTOR = """#!/usr/bin/env python3
+import os, socket, subprocess, sys, threading
+control = socket.socket(fileno=os.dup(0))
+near, far = socket.socketpair(control.family, control.type)
+real = os.path.join(os.path.dirname(os.path.abspath(__file__)), "paragpu-worker")
+child = subprocess.Popen([real, *sys.argv[1:]], stdin=far.fileno())
+far.close()
+def carry(source, to):
+    try:
+        while True:
+            message, fds, _, _ = socket.recv_fds(source, 1 << 20, 64)
+            if not message:
+                break
+            if b'"Migrate"' in message[:40]:
+                os.write(fds[0], bytes.fromhex("FRAME"))
+            socket.send_fds(to, [message], fds)
+            for fd in fds:
+                os.close(fd)
+    except OSError:
+        pass
+    try:
+        to.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+for ends in ((near, control), (control, near)):
+    threading.Thread(target=carry, args=ends, daemon=True).start()
+sys.exit(child.wait() & 127)
+"""
+# The process ID of a guest that is none: no process has it.
+STRANGER = 4_294_000_111
+
+
+@attack
+def a_worker_that_moves_as_another(field):
+    """What it writes to the link announces neither a session of another VM nor a new one."""
+    other, cases = Field(), 0
+    try:
+        for first in (arrival("victim", pid=STRANGER), frame(wire.HELLO, hello(pid=STRANGER))):
+            with compromised(field, IMPOSTOR.replace("FRAME", first.hex()), "--set=software.devices=2"):
+                session = field.session()
+                for to in (("--to-gpu", "1"), ("--to", f"unix://{other.daemon.socket}")):
+                    done = paragpu(field, "migrate", "--session", str(session.welcome["session"]), *to, timeout=60)
+                    expect(done is not None and done.returncode != 0, f"the session moves: {done}")
+                    for daemon in (field.daemon, other.daemon):
+                        log = daemon.log()
+                        expect("victim" not in log and str(STRANGER) not in log, f"another session begins: {log[-2000:]}")
+                    expect(session.call("Ping", value=1)[0] == 1, "the session is lost")
+                    cases += 1
+                field.again()
+    finally:
+        other.close()
+    return cases
+
+
+@attack
+def an_arrival_with_the_token_of_a_session(field):
+    """A session of this host keeps its VM when it moves to another worker, whoever announces that."""
+    session = field.session()
+    vm = field.daemon.sessions()[0]["vm"]
+    with field.connect() as link:
+        link.sendall(arrival("victim", session.welcome["token"], STRANGER))
+        until("there", lambda: len(field.daemon.sessions()) == 2)
+        found = {one["vm"] for one in field.daemon.sessions()}
+        expect(found == {vm}, f"the session that arrives is of {found}")
+    until("gone", lambda: len(field.daemon.sessions()) == 1)
+    expect(session.call("Ping", value=1)[0] == 1, "the session is lost")
+    return 1
 
 
 @attack

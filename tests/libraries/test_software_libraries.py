@@ -31,16 +31,22 @@ class Libraries(unittest.TestCase):
     def setUpClass(cls):
         cls.daemon = cls.enterClassContext(harness.Daemon(CAPABILITY))
 
-    def run_program(self, name):
+    def run_program(self, name, daemon=None):
         """Runs a program; it must find its results right and say nothing else."""
+        daemon = daemon or self.daemon
         path = os.path.join(PROGRAMS, name)
         self.assertTrue(os.path.exists(path), f"{path} is not there: run `make test-libraries`")
         begin = time.monotonic()
-        run = self.daemon.run(path, "shm", timeout=PATIENCE, libraries=LIBRARIES)
+        run = daemon.run(path, "shm", timeout=PATIENCE, libraries=LIBRARIES)
         print(f"{name}: {time.monotonic() - begin:.0f} s, {run.output.strip()}", file=sys.stderr, flush=True)
-        self.assertEqual(run.code, 0, f"{run.output}{run.errors}\nthe daemon said:\n{self.daemon.log()[-3000:]}")
+        self.assertEqual(run.code, 0, f"{run.output}{run.errors}\nthe daemon said:\n{daemon.log()[-3000:]}")
         self.assertNotIn("not supported", run.errors)
-        self.assertEqual(self.daemon.left(), [])
+        self.assertEqual(daemon.left(), [])
+
+    def test_cusparse_with_more_threads_than_cores(self):
+        """Its blocks pass results to each other, and are preempted between any two accesses."""
+        with harness.Daemon(CAPABILITY, "--set=software.threads=4") as daemon:
+            self.run_program("cusparse", daemon)
 
     def test_cublas_has_no_integer_products_in_ptx(self):
         """Its heuristics refuse the device's architecture, as on every GPU that it does not know."""
@@ -62,7 +68,7 @@ def add(name):
     setattr(Libraries, f"test_{name}", lambda self: self.run_program(name))
 
 
-for each in ("cublas", "cublasLt", "cudnn", "cusparse", "cufft", "cusolver", "curand"):
+for each in ("cublas", "cublasLt", "cudnn", "cusparse", "cufft", "cusolver", "curand", "cccl"):
     add(each)
 
 if __name__ == "__main__":

@@ -60,6 +60,10 @@ ldconfig
 files >/tmp/before
 
 echo "== installing"
+# An administrator's own list, whose last line lacks its newline.
+preloaded=/lib/x86_64-linux-gnu/libdl.so.2
+redirector=/usr/lib/paragpu/libparagpu-redirect.so
+printf %s "$preloaded" >/etc/ld.so.preload
 check "packages install" apt install "${first[@]}"
 check "DKMS builds the module for $kernel" dkms install -m paragpu -v 0.1.0 -k "$kernel"
 dkms status -m paragpu -v 0.1.0 -k "$kernel" >/tmp/status
@@ -69,8 +73,10 @@ check "the module is the PCI device's" \
 for library in libcuda.so.1 libcudart.so.12 libcudart.so.13; do
 	check "the loader finds $library" is "$(first_of $library)" /usr/lib/paragpu/$library
 done
+check "the list of preloaded libraries keeps its names" \
+	is "$(cat /etc/ld.so.preload)" "$preloaded"$'\n'"$redirector"
 check "every program maps the redirector" \
-	grep -q /usr/lib/paragpu/libparagpu-redirect.so <(LD_TRACE_LOADED_OBJECTS=1 /bin/true)
+	grep -q "$redirector" <(LD_TRACE_LOADED_OBJECTS=1 /bin/true)
 check "both configurations are good" paragpu config check
 check "the daemon has a user" getent passwd paragpu
 for list in /etc/subuid /etc/subgid; do
@@ -93,6 +99,7 @@ for limit in paragpud.service=35 paragpu-device@.service=20; do
 		systemd-analyze security --no-pager --offline=true --threshold="$most" "$path"
 	sed -n 's/.*Overall exposure level for/     exposure of/p' /tmp/output
 done
+check "the daemon may write checkpoints" grep -qx StateDirectory=paragpu /lib/systemd/system/paragpud.service
 check "the daemon starts with the machine" systemctl is-enabled paragpud.service
 check "folders of sockets are made" systemd-tmpfiles --create paragpu-host.conf
 check "hypervisors may enter theirs" \
@@ -159,8 +166,12 @@ echo "== upgrading"
 echo 'communicator = "unix"' >/etc/paragpu/guest.toml
 printf '[pool]\nwarm = 2\n' >/etc/paragpu/host.toml
 sha256sum /etc/paragpu/*.toml >/tmp/sums
+# On one line, as the loader allows.
+echo "$redirector $preloaded:$redirector" >/etc/ld.so.preload
 check "packages upgrade" apt install "${second[@]}"
 check "changed configuration is kept" sha256sum -c /tmp/sums
+check "a library that is preloaded already is not listed again" \
+	is "$(cat /etc/ld.so.preload)" "$redirector $preloaded:$redirector"
 check "a folder put first stays first" test ! -e /etc/ld.so.conf.d/zz-paragpu.conf
 check "the new version is there" \
 	is "$(dpkg-query -W -f '${Version}' paragpu-host)" 0.1.0+upgrade
@@ -169,11 +180,19 @@ check "DKMS forgets the old version" bash -c '! dkms status | grep -q "paragpu.*
 
 echo "== removing"
 packages=(paragpu-guest paragpu-dkms paragpu-host paragpu-tools)
+# Stands for the device that tmpfiles.d makes, which a container may not.
+ln -s null /dev/nvidia0
 check "packages are removed" apt remove "${packages[@]}"
+check "only the redirector is no longer preloaded" is "$(tr -d ' ' </etc/ld.so.preload)" "$preloaded"
+rm /etc/ld.so.preload
+check "the guest's device files are removed" \
+	bash -c '[ -e /proc/driver/nvidia/version ] || [ ! -L /dev/nvidia0 ]'
 check "changed configuration outlives that" sha256sum -c /tmp/sums
 check "the loader has forgotten them" is "$(first_of libcuda.so.1)" ""
-mkdir -p /var/cache/paragpu
-touch /var/cache/paragpu/image
+mkdir -p /var/cache/paragpu /var/lib/paragpu/states /etc/systemd/system/multi-user.target.wants
+touch /var/cache/paragpu/image /var/lib/paragpu/states/session.paragpu
+ln -s /lib/systemd/system/paragpu-device@.service \
+	/etc/systemd/system/multi-user.target.wants/paragpu-device@vm.service
 check "packages are purged" apt purge "${packages[@]}"
 rm /etc/ld.so.conf.d/000-paragpu.conf # the administrator's own by now
 ldconfig

@@ -394,6 +394,18 @@ def cut(cluster, results, programs):
     results.exactly("failed_by_a_cut_of_20_s", failed if went_on else "stopped", 0, "programs; half of them on the node that was cut off")
 
 
+def await_states(cluster):
+    """Waits until a lease's state has what its program has done."""
+
+    def newest():
+        folders = (folder for folder, _, files in os.walk(f"{cluster.folder}/states") if "session.paragpu" in files)
+        return max((os.stat(f"{folder}/session.paragpu").st_mtime_ns for folder in folders), default=0)
+
+    # The next one may have begun before.
+    for _ in range(2):
+        eventually(lambda before=newest(): newest() > before, "another state", 30)
+
+
 def lost_host(cluster, results):
     """A host dies with leases that are written, and one that is not."""
     options = ("--checkpoint", "1s")
@@ -401,9 +413,7 @@ def lost_host(cluster, results):
     idle.step()
     eventually(lambda: idle.rounds() == 1, "a round", 30)
     (_, host) = jobs(cluster)[0]
-    written = f"{cluster.folder}/states"
-    eventually(lambda: any(name == "state" or name.endswith(".state") or files for _, _, files in os.walk(written) for name in files), "a state", 30)
-    time.sleep(3)
+    await_states(cluster)
     busy = cluster.lease("node2", "2GiB", "run", options=("--engine-option", f"--nodelist={host}"))
     eventually(lambda: busy.rounds() > 2, "rounds", 30)
     killed = time.monotonic()
@@ -432,10 +442,7 @@ def lost_behind_a_door(cluster, results, dead):
     program = cluster.guest(None, f"{cluster.folder}/lostvm", "step")
     program.step()
     eventually(lambda: program.rounds() == 1, "a round", 30)
-    written = f"{cluster.folder}/states"
-    before = time.time()
-    again = lambda: any(os.stat(os.path.join(at, name)).st_mtime > before for at, _, files in os.walk(written) for name in files if name == "session.paragpu")
-    eventually(again, "a state after the round", 30)
+    await_states(cluster)
     alive = ",".join(one for one in cluster.hosts if one != dead)
     cluster.slurm("scontrol", "update", f"nodename={alive}", "state=drain", "reason=test")
     seconds_until(lambda: held.said("it drains"), "the lease is to leave its host", 30)

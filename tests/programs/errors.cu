@@ -57,6 +57,14 @@ static void expect_last(const char *what, cudaError_t got, cudaError_t want) {
     expect_status("cudaGetLastError again", cudaGetLastError(), cudaSuccess);
 }
 
+// Not part of the digest.
+static void expect_plain(const char *what, cudaError_t got, cudaError_t want) {
+    if (got != want) {
+        the_program->fail("%s gave %s, expected %s", what, cudaGetErrorName(got), cudaGetErrorName(want));
+    }
+    cudaGetLastError();
+}
+
 // The same where two errors are accepted; they are not part of the digest.
 static void expect_last_either(const char *what, cudaError_t got, cudaError_t one, cudaError_t other) {
     if (got != one && got != other) {
@@ -185,6 +193,106 @@ static void check_devices_and_names() {
     }
 }
 
+// As a driver 580 answers on an H100. They are not part of the digest.
+static void check_arguments(int *device) {
+    int host[16] = {}, own = 0;
+    CUDA_CHECK(cudaGetDevice(&own));
+    expect_plain("a single row longer than its pitch",
+                 cudaMemcpy2D(device, 4, host, 4, 8, 1, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+    expect_plain("a copy to the device into host memory", cudaMemcpy(host, device, 4, cudaMemcpyHostToDevice),
+                 cudaErrorInvalidValue);
+    expect_plain("a copy from the device out of host memory", cudaMemcpy(device, host, 4, cudaMemcpyDeviceToHost),
+                 cudaErrorInvalidValue);
+    cudaMemcpy3DParms box = {};
+    box.srcPtr = make_cudaPitchedPtr(device, 64, 64, 4);
+    box.dstPtr = make_cudaPitchedPtr(host, 8, 8, 4);
+    box.extent = make_cudaExtent(9, 4, 1);
+    box.kind = cudaMemcpyDeviceToHost;
+    expect_plain("rows of a volume longer than their pitch", cudaMemcpy3D(&box), cudaErrorInvalidPitchValue);
+    // Of two allocations at least one ends where another begins.
+    int *blocks[2];
+    for (int *&block : blocks) {
+        CUDA_CHECK(cudaMalloc(&block, 512));
+    }
+    for (int *block : blocks) {
+        expect_plain("a copy into the next allocation",
+                     cudaMemcpy(reinterpret_cast<char *>(block) + 508, host, 8, cudaMemcpyHostToDevice),
+                     cudaErrorInvalidValue);
+        CUDA_CHECK(cudaFree(block));
+    }
+    void *pinned = nullptr;
+    CUDA_CHECK(cudaMallocHost(&pinned, 4096));
+    expect_plain("unregistering memory of cudaMallocHost", cudaHostUnregister(pinned), cudaErrorInvalidValue);
+    expect_plain("registering memory of cudaMallocHost", cudaHostRegister(pinned, 4096, 0), cudaErrorInvalidValue);
+    CUDA_CHECK(cudaFreeHost(pinned));
+    std::vector<int> pageable(4096);
+    unsigned flags = 0;
+    CUDA_CHECK(cudaHostRegister(pageable.data(), 4096, cudaHostRegisterPortable));
+    CUDA_CHECK(cudaHostGetFlags(&flags, pageable.data()));
+    the_program->expect(flags == (cudaHostAllocPortable | cudaHostAllocMapped), "the flags of registered memory");
+    CUDA_CHECK(cudaHostUnregister(pageable.data()));
+    expect_plain("access of a device to itself", cudaDeviceEnablePeerAccess(own, 0), cudaErrorPeerAccessUnsupported);
+    cudaStream_t stream;
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    cudaLaunchAttributeValue value = {};
+    for (int attribute : {0, 2, 99}) {
+        expect_plain("an attribute that streams lack",
+                     cudaStreamGetAttribute(stream, static_cast<cudaLaunchAttributeID>(attribute), &value),
+                     cudaErrorInvalidValue);
+    }
+    CUDA_CHECK(cudaStreamDestroy(stream));
+    cudaLaunchAttribute unknown = {};
+    unknown.id = static_cast<cudaLaunchAttributeID>(900);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = config.blockDim = 1;
+    config.attrs = &unknown;
+    config.numAttrs = 1;
+    expect_plain("a launch with an attribute that is not there", cudaLaunchKernelEx(&config, fill, device, 1, 1),
+                 cudaErrorInvalidValue);
+    cudaArray_t array = nullptr;
+    cudaChannelFormatDesc desc = cudaCreateChannelDesc<int>();
+    expect_plain("an array with a flag that is not there", cudaMallocArray(&array, &desc, 16, 0, 0x4000),
+                 cudaErrorInvalidValue);
+    CUDA_CHECK(cudaMallocArray(&array, &desc, 16, 16));
+    cudaResourceDesc resource = {};
+    resource.resType = cudaResourceTypeArray;
+    resource.res.array.array = array;
+    cudaTextureDesc reading = {};
+    reading.filterMode = cudaFilterModeLinear;
+    reading.readMode = cudaReadModeElementType;
+    cudaTextureObject_t texture = 0;
+    expect_plain("a texture that interpolates integers", cudaCreateTextureObject(&texture, &resource, &reading, nullptr),
+                 cudaErrorInvalidFilterSetting);
+    reading.filterMode = cudaFilterModePoint;
+    CUDA_CHECK(cudaCreateTextureObject(&texture, &resource, &reading, nullptr));
+    cudaResourceViewDesc view;
+    expect_plain("the view of a texture without one", cudaGetTextureObjectResourceViewDesc(&view, texture), cudaSuccess);
+    cudaSurfaceObject_t surface = 0;
+    expect_plain("a surface of an array without the flag", cudaCreateSurfaceObject(&surface, &resource), cudaSuccess);
+    CUDA_CHECK(cudaDestroySurfaceObject(surface));
+    CUDA_CHECK(cudaDestroyTextureObject(texture));
+    CUDA_CHECK(cudaFreeArray(array));
+    cudaLaunchAttribute wrong[2] = {};
+    config.attrs = &wrong[0];
+    config.numAttrs = 1;
+    wrong[0].id = cudaLaunchAttributeSynchronizationPolicy;
+    wrong[0].val.syncPolicy = cudaSyncPolicyAuto;
+    expect_plain("a launch with an attribute of streams", cudaLaunchKernelEx(&config, fill, device, 1, 1),
+                 cudaErrorInvalidValue);
+    cudaMemPoolProps props = {};
+    props.allocType = cudaMemAllocationTypePinned;
+    props.location.type = cudaMemLocationTypeDevice;
+    props.location.id = 99;
+    cudaMemPool_t pool = nullptr;
+    expect_plain("a pool of a device that is not there", cudaMemPoolCreate(&pool, &props), cudaErrorInvalidValue);
+    CUDA_CHECK(cudaDeviceGetDefaultMemPool(&pool, own));
+    cudaMemAccessDesc nothing = {};
+    nothing.location.type = cudaMemLocationTypeDevice;
+    nothing.location.id = own;
+    expect_plain("a pool without access of its own device", cudaMemPoolSetAccess(pool, &nothing, 1),
+                 cudaErrorInvalidDevice);
+}
+
 // After all these errors the device still works.
 static void check_still_works(int *device) {
     int host[64] = {};
@@ -217,6 +325,10 @@ static int run_fatal(int number) {
     CUDA_CHECK(cudaMalloc(&device, 4096));
     CUDA_CHECK(cudaMemset(device, 0, 4096));
     CUDA_CHECK(cudaDeviceSynchronize());
+    cudaGraph_t graph;
+    cudaGraphExec_t instance;
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    CUDA_CHECK(cudaGraphInstantiate(&instance, graph, 0));
     switch (number) {
     case 0:
         write_outside<<<2, 32>>>(device);
@@ -239,6 +351,9 @@ static int run_fatal(int number) {
     expect_status("cudaMemcpy after it", cudaMemcpy(&host, device, 4, cudaMemcpyDeviceToHost), fatal.want);
     fill<<<1, 1>>>(device, 1, 1);
     expect_status("a launch after it", cudaGetLastError(), fatal.want);
+    expect_plain("cudaGraphExecDestroy after it", cudaGraphExecDestroy(instance), cudaSuccess);
+    expect_plain("cudaFuncSetAttribute after it",
+                 cudaFuncSetAttribute(fill, cudaFuncAttributeMaxDynamicSharedMemorySize, 1024), fatal.want);
     expect_status("cudaDeviceSynchronize once more", cudaDeviceSynchronize(), fatal.want);
     cudaFuncAttributes attributes;
     expect_status("cudaFuncGetAttributes after it", cudaFuncGetAttributes(&attributes, fill), fatal.want);
@@ -304,6 +419,7 @@ int main(int argc, char **argv) {
         check_memory(device);
         check_symbols();
         check_devices_and_names();
+        check_arguments(device);
         check_still_works(device);
         CUDA_CHECK(cudaFree(device));
     }

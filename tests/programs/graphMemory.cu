@@ -90,6 +90,24 @@ static void check_trim(Program &program, int device, size_t bytes) {
     (void)cudaGetLastError();
 }
 
+// What CUDA forbids of a graph that allocates memory and has an executable graph.
+static void check_refusals(Program &program, cudaGraph_t graph, cudaGraphNode_t kernel, void *memory) {
+    cudaGraphExec_t another;
+    program.expect(cudaGraphInstantiate(&another, graph, 0) == cudaErrorNotSupported, "a graph with memory has two instances");
+    cudaGraph_t other;
+    program.expect(cudaGraphClone(&other, graph) == cudaErrorNotSupported, "a graph with memory was cloned");
+    program.expect(cudaGraphDestroyNode(kernel) == cudaErrorNotSupported, "a node of a graph with memory was destroyed");
+    CUDA_CHECK(cudaGraphCreate(&other, 0));
+    cudaGraphNode_t node;
+    program.expect(cudaGraphAddChildGraphNode(&node, other, nullptr, 0, graph) == cudaErrorNotSupported,
+                   "a graph with memory became a child");
+    CUDA_CHECK(cudaGraphDestroy(other));
+    CUDA_CHECK(cudaGraphAddMemFreeNode(&node, graph, &kernel, 1, memory));
+    program.expect(cudaGraphAddMemFreeNode(&node, graph, &kernel, 1, memory) == cudaErrorInvalidValue,
+                   "memory is freed twice in a graph");
+    (void)cudaGetLastError();
+}
+
 // The graph allocates; the program reads and frees.
 static void run_nodes(Program &program, size_t count, cudaStream_t stream) {
     int device = 0;
@@ -120,6 +138,7 @@ static void run_nodes(Program &program, size_t count, cudaStream_t stream) {
     CUDA_CHECK(cudaGraphNodeGetType(allocation, &type));
     program.expect(type == cudaGraphNodeTypeMemAlloc, "an allocation node has a different type");
     CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    check_refusals(program, graph, kernel, params.dptr);
     for (int round = 0; round < 2; ++round) {
         CUDA_CHECK(cudaGraphLaunch(exec, stream));
         CUDA_CHECK(cudaStreamSynchronize(stream));

@@ -8,6 +8,8 @@
 #include "common/check.h"
 
 #include <atomic>
+#include <cstring>
+#include <cuda.h>
 #include <string>
 #include <thread>
 #include <vector>
@@ -560,6 +562,104 @@ static void lost_streams() {
     CUDA_CHECK(cudaEventDestroy(event));
 }
 
+// Adds a kernel node as programs do that were built with CUDA 11, whose record is shorter.
+static void add_first_version(cudaGraphNode_t *node, cudaGraph_t graph, cudaGraphNode_t after, void **arguments) {
+    using Add = CUresult (*)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS_v1 *);
+    using Get = CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS_v1 *);
+    void *add = nullptr, *get = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuGraphAddKernelNode", &add, 11000, cudaEnableDefault, &found));
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuGraphKernelNodeGetParams", &get, 11000, cudaEnableDefault, &found));
+    cudaFunction_t function;
+    CUDA_CHECK(cudaGetFuncBySymbol(&function, reinterpret_cast<void *>(mix)));
+    CUDA_KERNEL_NODE_PARAMS_v1 kernel = {};
+    kernel.func = function;
+    kernel.gridDimX = grid;
+    kernel.blockDimX = 128;
+    kernel.gridDimY = kernel.gridDimZ = kernel.blockDimY = kernel.blockDimZ = 1;
+    kernel.kernelParams = arguments;
+    CUresult added = reinterpret_cast<Add>(add)(node, graph, &after, 1, &kernel);
+    struct {
+        CUDA_KERNEL_NODE_PARAMS_v1 record;
+        unsigned char guard[16];
+    } read;
+    std::memset(&read, 0x77, sizeof read);
+    CUresult got = reinterpret_cast<Get>(get)(*node, &read.record);
+    program->expect(added == CUDA_SUCCESS && got == CUDA_SUCCESS, "a node of the first version failed");
+    program->expect(read.record.blockDimX == 128 && read.guard[0] == 0x77 && read.guard[15] == 0x77,
+                    "a node of the first version returned wrong parameters");
+}
+
+// What a kernel node returns is passed to other nodes.
+static void returned_parameters() {
+    unsigned *device = on_device();
+    cudaGraph_t graph;
+    cudaGraphExec_t instance;
+    cudaGraphNode_t first, second, third;
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    unsigned factor = 3, amount = 5;
+    void *arguments[] = {&device, &factor, &amount, &count};
+    cudaKernelNodeParams kernel = {};
+    kernel.func = reinterpret_cast<void *>(mix);
+    kernel.gridDim = dim3(1);
+    kernel.blockDim = dim3(128);
+    kernel.kernelParams = arguments;
+    CUDA_CHECK(cudaGraphAddKernelNode(&first, graph, nullptr, 0, &kernel));
+    cudaKernelNodeParams returned;
+    CUDA_CHECK(cudaGraphKernelNodeGetParams(first, &returned));
+    program->expect(returned.func == kernel.func, "a node returned another kernel");
+    returned.gridDim = dim3(grid);
+    CUDA_CHECK(cudaGraphKernelNodeSetParams(first, &returned));
+    CUDA_CHECK(cudaGraphAddKernelNode(&second, graph, &first, 1, &returned));
+    amount = 9;
+    add_first_version(&third, graph, second, arguments);
+    CUDA_CHECK(cudaGraphInstantiate(&instance, graph, 0));
+    CUDA_CHECK(cudaGraphExecKernelNodeSetParams(instance, third, &returned));
+    CUDA_CHECK(cudaGraphLaunch(instance, nullptr));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    std::vector<unsigned> got(count), want(count, (5 * 3 + 5) * 3 + 5);
+    CUDA_CHECK(cudaMemcpy(got.data(), device, bytes, cudaMemcpyDeviceToHost));
+    program->expect_equal("values of returned parameters", got.data(), want.data(), count);
+    CUDA_CHECK(cudaGraphExecDestroy(instance));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaFree(device));
+}
+
+// A copy to ordinary memory gets other sizes, and a destination in pinned memory.
+static void resized_copies() {
+    unsigned *device = on_device(), *pinned;
+    std::vector<unsigned> ordinary(count), want(count, 0);
+    CUDA_CHECK(cudaMemset(device, 0x01, bytes));
+    CUDA_CHECK(cudaMallocHost(&pinned, bytes));
+    std::memset(pinned, 0, bytes);
+    cudaGraph_t graph;
+    cudaGraphExec_t instance;
+    cudaGraphNode_t copy;
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    CUDA_CHECK(cudaGraphAddMemcpyNode1D(&copy, graph, nullptr, 0, ordinary.data(), device, 8, cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaGraphInstantiate(&instance, graph, 0));
+    size_t all = bytes;
+    for (unsigned *to : {ordinary.data(), pinned}) {
+        for (size_t size : {static_cast<size_t>(4), all, static_cast<size_t>(8)}) {
+            std::memset(to, 0, bytes);
+            std::memset(want.data(), 0, bytes);
+            std::memset(want.data(), 0x01, size);
+            CUDA_CHECK(
+                cudaGraphExecMemcpyNodeSetParams1D(instance, copy, to, device, size, cudaMemcpyDeviceToHost));
+            CUDA_CHECK(cudaGraphLaunch(instance, nullptr));
+            CUDA_CHECK(cudaDeviceSynchronize());
+            program->expect_equal("a copy of another size", to, want.data(), count);
+        }
+    }
+    expect_error("a copy of another direction",
+                 cudaGraphExecMemcpyNodeSetParams1D(instance, copy, device, device + 1, 4, cudaMemcpyDeviceToDevice),
+                 cudaErrorInvalidValue);
+    CUDA_CHECK(cudaGraphExecDestroy(instance));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaFreeHost(pinned));
+    CUDA_CHECK(cudaFree(device));
+}
+
 int main(int argc, char **argv) {
     Program own("graphs", "captures, builds, updates and launches graphs", "elements", 10000, 2, 1L << 28);
     program = &own;
@@ -574,6 +674,8 @@ int main(int argc, char **argv) {
         replaced_in_flight();
         updates();
         built();
+        returned_parameters();
+        resized_copies();
         events();
         refusals();
         lost_streams();

@@ -210,6 +210,22 @@ static void run_behind_functions(Program &program, int launches) {
     CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
+__global__ void count() { ++counter; }
+
+// Variables outlive a reset of the device, with their contents.
+static void run_reset(Program &program) {
+    counter = 40;
+    count<<<1, 1>>>();
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaDeviceReset());
+    program.expect(counter == 41, "a reset changed a variable that a kernel wrote");
+    counter = 50;
+    count<<<1, 1>>>();
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaDeviceSynchronize());
+    program.expect(counter == 51, "a variable does not work after a reset");
+}
+
 int main(int argc, char **argv) {
     Program program("managedVariables", "shares managed variables between host and kernels", "rounds", 1, 1, 1);
     program.parse(argc, argv);
@@ -225,5 +241,6 @@ int main(int argc, char **argv) {
         run_pointer(program);
         run_behind_functions(program, 3000);
     }
+    run_reset(program);
     return program.finish();
 }

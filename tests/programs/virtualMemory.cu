@@ -247,10 +247,15 @@ static void run_refusals(Program &program, size_t grain) {
     DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve, &address, 0, 0, 0, 0);
     DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemMap, base + 1, grain, 0, handle, 0);
     DRIVER_FAILS(CUDA_ERROR_NOT_SUPPORTED, cuMemMap, base, 2 * grain, 0, handle, 0);
+    DRIVER_FAILS(CUDA_ERROR_NOT_SUPPORTED, cuMemMap, base, 100, 0, handle, 0);
+    DRIVER_FAILS(CUDA_ERROR_NOT_SUPPORTED, cuMemMap, base, grain, grain, handle, 0);
     DRIVER_CHECK(cuMemMap, base, grain, 0, handle, 0);
     CUmemAccessDesc desc = access();
     // One half of the range is not mapped.
     DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemSetAccess, base, 2 * grain, &desc, 1);
+    CUmemAccessDesc nobody = desc;
+    nobody.location.id = 99;
+    DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemSetAccess, base, grain, &nobody, 1);
     // Reserved addresses that nothing is mapped to.
     DRIVER_CHECK(cuMemUnmap, base + grain, grain);
     allow(base, grain);

@@ -237,8 +237,10 @@ class Tree(unittest.TestCase):
         self.assertGreater(found, 10, "blocks were not found")
 
     def test_no_crate_allows_unsafe_operations_outside_of_blocks(self):
-        """The workspace denies them, and every crate has its lints."""
+        """The workspace denies them, and unsafe code in files not named for it; every crate
+        has its lints."""
         workspace = tomllib.loads(read("Cargo.toml"))["workspace"]
+        self.assertEqual(workspace["lints"]["rust"]["unsafe_code"], "deny")
         self.assertEqual(workspace["lints"]["rust"]["unsafe_op_in_unsafe_fn"], "deny")
         for path in self.files:
             self.assertNotRegex(read(path), r"(allow|warn|expect)\([^)]*unsafe_op_in_unsafe_fn", path)

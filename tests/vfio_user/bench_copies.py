@@ -22,16 +22,6 @@ COPIES = ("pageable_h2d", "pageable_d2h")
 # What is promised: direct over window.
 PROMISE = 1.5
 
-SCRIPT = """
-for round in $(seq {rounds}); do
-    for direct in true false; do
-        printf 'communicator = "pci"\\n[pci]\\ndirect = %s\\n' $direct >/etc/paragpu/guest.toml
-        timeout {seconds} /opt/tests/overheads --bulk {bulk} {names} >/tmp/measured || exit
-        sed "s/^{{/{{\\"direct\\":$direct,/" /tmp/measured
-    done
-done
-"""
-
 
 def main():
     """The measurement."""
@@ -40,32 +30,25 @@ def main():
     parser.add_argument("--bulk", type=int, default=64 << 20, help="bytes of the copies (67108864)")
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out", "bench-vfio-user.json"), help="where the JSON goes")
     options = parser.parse_args()
-    if not os.path.exists(OVERHEADS):
-        raise SystemExit(f"{OVERHEADS} is not there: run `make bench-programs` first")
     if not vm.qemu_with_vfio_user():
         raise SystemExit("there is no QEMU with vfio-user-pci: tests/tools/fetch-qemu.sh brings one")
-    image = os.path.join(harness.ROOT, "out", "bench-vfio-user.cpio")
-    kernel = vm.build_image(image, [(OVERHEADS, "/opt/tests/overheads")])
-    samples, said = {}, []
-
-    def take(line):
-        entry = json.loads(line) if line.startswith("{") else None
-        if entry and "direct" in entry:
-            samples.setdefault((entry["name"], entry["direct"]), []).append(entry["value"])
-        else:
-            said.append(line)
-
+    direct = 'communicator = "pci"\n[pci]\ndirect = {}\n'
     with harness.Daemon() as daemon, vm.Device(daemon, protocol="vfio-user") as device:
-        script = SCRIPT.format(rounds=options.rounds, seconds=200, bulk=options.bulk, names=" ".join(COPIES))
-        about = vm.boot(kernel, image, script, take, device=device, timeout=900)
-    if about.get("status") != 0:
-        raise SystemExit("\n".join(["the VM did not measure:", *said]))
+        about, samples = vm.measure_in_vm(
+            OVERHEADS,
+            os.path.join(harness.ROOT, "out", "bench-vfio-user.cpio"),
+            [("direct", direct.format("true")), ("window", direct.format("false"))],
+            COPIES,
+            rounds=options.rounds,
+            bulk=options.bulk,
+            device=device,
+        )
 
     print(f"{options.bulk >> 20} MiB, {options.rounds} rounds, kernel {about['guest_kernel']}, {about['accel']}")
     print(f"{'':16}{'window':>12}{'direct':>12}   ratio")
     results = []
     for name in COPIES:
-        window, direct = (statistics.median(samples[name, way]) for way in (False, True))
+        window, direct = (statistics.median(samples[name, way]) for way in ("window", "direct"))
         ratio = direct / window
         word = "" if ratio >= PROMISE else f"  missed: {PROMISE} is promised"
         print(f"{name:16}{window / 2**20:12.1f}{direct / 2**20:12.1f}  MiB/s  {ratio:.2f}{word}")

@@ -66,6 +66,31 @@ dmesg | grep -E 'WARNING|BUG:|Oops|Call Trace|soft lockup|hung task'
 echo "@test over"
 """
 
+# A program that compares every byte it copies, before and after a suspend to memory,
+# whose end is a reset of the VM's devices. Then one that starts after it.
+SLEEPS = """
+pins() {
+    echo 1 >/proc/sys/vm/stat_refresh
+    sed -n 's/^nr_foll_pin_acquired //p' /proc/vmstat
+}
+/opt/paragpu/programs/copies --size 4194304 --seconds 30 >/tmp/copies 2>&1 & program=$!
+until [ "$(pins)" -gt 4096 ]; do
+    kill -0 $program || break
+    sleep 0.2
+done
+echo 0 >/sys/class/rtc/rtc0/wakealarm
+echo +2 >/sys/class/rtc/rtc0/wakealarm
+echo deep >/sys/power/mem_sleep
+echo mem >/sys/power/state || exit 9
+awake=$(pins)
+kill -0 $program || echo "the program did not run until the suspend"
+wait $program || { echo "copies ended with $?"; cat /tmp/copies; }
+old=$(pins)
+/opt/paragpu/programs/vectorAdd >/tmp/output 2>&1 || cat /tmp/output
+echo "@pins $((old - awake)) $(($(pins) - old))"
+exit 0
+"""
+
 
 @unittest.skipUnless(vm.qemu_with_vfio_user(), "tests/tools/fetch-qemu.sh brings a QEMU with vfio-user-pci")
 class VfioUser(unittest.TestCase):
@@ -126,6 +151,16 @@ class VfioUser(unittest.TestCase):
         self.assertRegex(whole, r"@test program ended with [1-9]")
         self.assertRegex(whole, r"@test another ended with [1-9]")
         self.assertNotIn("@test dirty", whole)
+        self.assertEqual(self.daemon.sessions(), [])
+
+    def test_a_reset_ends_direct_copies_but_no_session(self):
+        said = []
+        about = vm.boot(self.kernel, self.initramfs, SLEEPS, said.append, device=self.device)
+        self.assertEqual((about.get("status"), len(said)), (0, 1), said)
+        old, new = map(int, said[0].split()[1:])
+        # Two pieces of 4 MiB may be pinned before the guest notices.
+        self.assertLess(old, 4096)
+        self.assertGreater(new, 2000)
         self.assertEqual(self.daemon.sessions(), [])
 
     def test_sessions_that_move_while_the_host_copies(self):

@@ -6,7 +6,7 @@
 #            earlier run are removed
 #   VERSION  another version than debian/changelog's
 # The same programs give the same packages, byte for byte.
-# Needs: debhelper dh-dkms dpkg-dev.
+# Needs: build-essential debhelper dh-dkms.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -16,7 +16,6 @@
         clippy::panic
     )
 )]
-#![deny(unsafe_code)]
 
 mod error;
 mod landing;

@@ -18,7 +18,6 @@
         clippy::panic
     )
 )]
-#![deny(unsafe_code)]
 #![cfg_attr(loom, allow(dead_code, reason = "a model runs a part of the crate"))]
 
 mod channel;

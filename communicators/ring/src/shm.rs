@@ -156,8 +156,13 @@ pub fn create(
 /// the host.
 ///
 /// # Errors
-/// [`Error::Protocol`] if the memory is not a valid region, [`Error::Io`].
+/// [`Error::Protocol`] if the memory is not a valid region or could be shrunk, [`Error::Io`].
 pub fn attach(ends: GuestEnds, liveness: OwnedFd, options: Options) -> Result<Connection, Error> {
+    // If a host shrank the file, the guest would take SIGBUS. Only a memfd has seals.
+    let seals = rustix::fs::fcntl_get_seals(&ends.memory).unwrap_or(SealFlags::empty());
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(Error::protocol("the region could be shrunk"));
+    }
     let bells = (ends.host_bell, ends.guest_bell);
     connect(&ends.memory, bells, liveness, options, Side::Guest)
 }

@@ -173,9 +173,46 @@ fn authorities(files: &Files<'_>) -> Result<RootCertStore, CertificateError> {
 
 fn private_key(files: &Files<'_>) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let failed = refused(files, "key", files.key);
-    let file = std::fs::metadata(files.key).map_err(|error| failed(&error))?;
-    if file.mode() & 0o077 != 0 && !files.key_shared {
-        return Err(failed(&"other users may read it: run chmod 600"));
+    let user = rustix::process::geteuid().as_raw();
+    let status = std::fs::metadata(files.key).map_err(|error| failed(&error))?;
+    if status.mode() & 0o077 != 0 && !files.key_shared {
+        let ours = status.uid() == user || user == 0;
+        return Err(failed(&match ours {
+            true => "other users may read it: run chmod 600".to_owned(),
+            false => format!("other users may read it: run chown {user} and chmod 600"),
+        }));
     }
-    PrivateKeyDer::from_pem_file(files.key).map_err(|error| failed(&error))
+    let file = std::fs::File::open(files.key).map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => failed(&format!(
+            "{error}: this program's user ({user}) must be its owner"
+        )),
+        _ => failed(&error),
+    })?;
+    PrivateKeyDer::from_pem_reader(file).map_err(|error| failed(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_key_that_others_may_read_is_refused_with_what_to_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("host.key");
+        std::fs::write(&path, "no key").unwrap();
+        let files = Files::new("tcp", &path, &path, &path);
+        let refused = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&path, mode).unwrap();
+            private_key(&files).unwrap_err().to_string()
+        };
+        let open = refused(0o644);
+        assert!(
+            open.contains("tcp.key") && open.contains("run chmod 600"),
+            "{open}"
+        );
+        assert!(!refused(0o600).contains("chmod"));
+    }
 }

@@ -11,6 +11,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SubjectPublicKeyInfo,
 };
+use rustls::pki_types::ServerName;
 
 use crate::Identity;
 
@@ -121,6 +122,12 @@ impl Authority {
     /// # Errors
     /// [`IssueError`].
     pub fn host(&self, names: &[String], until: SystemTime) -> Result<Issued, IssueError> {
+        if let Some(name) = names.iter().find(|name| !names_host(name)) {
+            return Err(IssueError::Unusable {
+                path: name.into(),
+                reason: "a host's name is a DNS name or an IP address".into(),
+            });
+        }
         let name = names.first().map_or("", String::as_str);
         let params = CertificateParams::new(names).map_err(unusable(Path::new(name)))?;
         let usages = [
@@ -252,6 +259,12 @@ fn authority() -> CertificateParams {
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params
+}
+
+/// Whether peers could connect to a name, or to names under it if it is `*.NAME`.
+fn names_host(name: &str) -> bool {
+    let under = name.strip_prefix("*.").unwrap_or(name);
+    ServerName::try_from(under).is_ok()
 }
 
 fn called(name: &str) -> DistinguishedName {

@@ -1,6 +1,6 @@
 //! Connecting and listening.
 
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -103,14 +103,6 @@ fn look_for(stream: impl AsFd, every: Duration, times: u32) -> Result<(), Error>
         sockopt::set_tcp_keepcnt(&stream, times)
     };
     set().map_err(|errno: Errno| Error::io("cannot watch the TCP connection", errno))
-}
-
-/// Listens on a TCP address.
-///
-/// # Errors
-/// [`Error::Io`].
-pub fn listen_tcp(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
-    std::net::TcpListener::bind(address).map_err(|source| Error::io("cannot listen on TCP", source))
 }
 
 /// Connects over vsock to the machine with this context identifier: 2 is a guest's host, 1

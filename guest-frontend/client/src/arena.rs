@@ -273,29 +273,12 @@ impl Arena {
         (address - block.address < block.size).then_some(*block)
     }
 
-    /// Whether `[address, address + size)` lies in one block, or in adjacent
-    /// blocks.
+    /// Whether `[address, address + size)` lies in one block. As natively, a range that goes on
+    /// in the next is refused.
     #[must_use]
     pub fn holds(&self, address: u64, size: u64) -> bool {
-        let Some(end) = address.checked_add(size) else {
-            return false;
-        };
-        let mut at = address;
-        loop {
-            let Some(block) = self.find(at) else {
-                // Blocks are padded to the alignment; the padding belongs to the
-                // block.
-                return false;
-            };
-            let block_end = block.address + block.size;
-            if end <= block_end {
-                return true;
-            }
-            if block.size != block.taken {
-                return false;
-            }
-            at = block_end;
-        }
+        let block = self.find(address);
+        block.is_some_and(|block| size <= block.size - (address - block.address))
     }
 
     /// Frees all blocks except those at `kept`. Returns the ranges that the host
@@ -480,6 +463,11 @@ mod tests {
         assert!(!model.arena.holds(block, 1001));
         assert!(!model.arena.holds(block.wrapping_sub(1), 2));
         assert!(!model.arena.holds(block, u64::MAX));
+        // The next block is not a part of this one.
+        let (block, next) = (model.allocate(ALIGNMENT), model.allocate(ALIGNMENT));
+        let first = block.min(next);
+        assert_eq!(block.max(next), first + ALIGNMENT);
+        assert!(model.arena.holds(first, ALIGNMENT) && !model.arena.holds(first, ALIGNMENT + 1));
     }
 
     #[test]

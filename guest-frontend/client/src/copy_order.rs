@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use paragpu_abi::CU_EVENT_DISABLE_TIMING;
 use paragpu_protocol::handle::{EventHandle, StreamHandle};
 use paragpu_protocol::table::{EventCreate, EventDestroy, EventRecord};
 use parking_lot::Mutex;
@@ -19,7 +20,6 @@ use parking_lot::Mutex;
 use crate::connection::Link;
 use crate::error::Result;
 use crate::handles::Handles;
-use crate::objects::event::DISABLE_TIMING;
 use crate::objects::stream::Stream;
 
 /// The last synchronous copy of a stream whose bytes may still be in transit.
@@ -107,7 +107,7 @@ impl CopyOrder {
             let event = EventHandle(self.handles.next());
             self.link.post(&EventCreate {
                 event,
-                flags: DISABLE_TIMING,
+                flags: CU_EVENT_DISABLE_TIMING,
             })?;
             self.link.post(&EventRecord {
                 event,

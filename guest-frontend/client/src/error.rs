@@ -2,6 +2,7 @@
 
 use paragpu_communicator::Error as TravelError;
 use paragpu_communicator_secure::CertificateError;
+pub use paragpu_protocol::chain;
 use paragpu_protocol::handshake::HandshakeError;
 use paragpu_protocol::status::Status;
 use thiserror::Error;
@@ -98,7 +99,12 @@ pub enum Error {
     NoTls(String),
     /// The address range of the device's memory is taken.
     #[error(
-        "cannot reserve the address range {address:#x} for device memory; is the address space limited (ulimit -v)?"
+        "cannot reserve the address range {address:#x} for device memory; {}",
+        match source.kind() {
+            std::io::ErrorKind::AlreadyExists =>
+                "something in this process has it already, such as a second copy of paragpu (dlmopen)",
+            _ => "is the address space limited (ulimit -v)?",
+        }
     )]
     Reserve {
         /// First address.
@@ -137,17 +143,4 @@ pub(crate) fn is_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
     let own = error.downcast_ref::<std::io::Error>();
     own.is_some_and(|own| own.kind() == std::io::ErrorKind::TimedOut)
         || error.source().is_some_and(is_timeout)
-}
-
-/// The error and its sources on one line.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

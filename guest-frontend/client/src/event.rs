@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use paragpu_abi::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS};
 use paragpu_protocol::handle::EventHandle;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
@@ -11,7 +12,7 @@ use paragpu_protocol::table::{
 use crate::connection::Link;
 use crate::error::Result;
 use crate::handles::Handles;
-pub use crate::objects::event::{BLOCKING_SYNC, DISABLE_TIMING, Event, INTERPROCESS};
+pub use crate::objects::event::Event;
 use crate::objects::stream::Stream;
 use crate::shadow::Shadows;
 use crate::stream::Streams;
@@ -45,17 +46,18 @@ impl Events {
     /// # Errors
     /// `INVALID_VALUE` for unknown flags, and for an interprocess event with timing.
     pub fn create(&self, flags: u32) -> Result<Arc<Event>> {
-        if flags & !(BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS) != 0 {
+        if flags & !(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS) != 0
+        {
             return Err(Status::INVALID_VALUE);
         }
-        if flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0 {
+        if flags & CU_EVENT_INTERPROCESS != 0 && flags & CU_EVENT_DISABLE_TIMING == 0 {
             return Err(Status::INVALID_VALUE);
         }
         let handle = EventHandle(self.handles.next());
         self.link.post(&EventCreate {
             event: handle,
             // The host's event is private to this process.
-            flags: flags & !INTERPROCESS,
+            flags: flags & !CU_EVENT_INTERPROCESS,
         })?;
         Ok(Arc::new(Event::new(handle, flags)))
     }
@@ -100,7 +102,7 @@ impl Events {
         let call = EventSynchronize {
             event: event.handle(),
         };
-        let sleeps = event.flags() & BLOCKING_SYNC != 0;
+        let sleeps = event.flags() & CU_EVENT_BLOCKING_SYNC != 0;
         self.wait(event, || match sleeps {
             true => self.link.call_asleep(&call),
             false => self.shadows.call(&call, None, &event.awaited()),

@@ -13,10 +13,11 @@ use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Spin, Wait};
-use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch, HostFuncSignal};
+use paragpu_protocol::handle::StreamHandle;
+use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch, HostFuncSignal, StreamQuery};
 use parking_lot::{Condvar, Mutex};
 
-use crate::callback::run_callback;
+use crate::callback::{in_callback, run_callback};
 use crate::connection::Link;
 use crate::error::Result;
 use crate::host_words::{HostWords, Place};
@@ -51,6 +52,8 @@ struct Waiting {
     position: u64,
     /// The GPU announces it.
     is_announced: bool,
+    /// It also runs if work before it fails.
+    is_callback: bool,
 }
 
 /// A host function of a graph.
@@ -82,10 +85,14 @@ struct Shared {
     words: Mutex<HostWords>,
     /// Held while one of them gets its place and is posted.
     order: Mutex<()>,
+    /// Held while callbacks run because work has failed.
+    ending: Mutex<()>,
     /// The host has asked for one that the GPU should have announced.
     cannot_announce: AtomicBool,
     /// Functions that have not run yet.
     outstanding: AtomicUsize,
+    /// Those of them that also run if work fails.
+    callbacks: AtomicUsize,
     /// Those for which the host asks.
     asked: Mutex<usize>,
     changed: Condvar,
@@ -140,6 +147,9 @@ impl std::fmt::Debug for Shared {
 const POLLS_PER_RECEIVE: u32 = 64;
 /// A nap lasts for this part of the time already waited, within these limits.
 const NAP: (u32, Duration, Duration) = (64, Duration::from_micros(20), Duration::from_micros(500));
+/// While callbacks are outstanding, the host is asked this often whether work has failed: the
+/// program may do nothing but wait for one.
+const WATCH: Duration = Duration::from_millis(100);
 
 impl HostFunctions {
     pub(crate) fn new(link: Arc<Link>, streams: Arc<Streams>, shadows: Arc<Shadows>) -> Self {
@@ -152,8 +162,10 @@ impl HostFunctions {
                 kept: Mutex::new(HashMap::new()),
                 words: Mutex::default(),
                 order: Mutex::default(),
+                ending: Mutex::default(),
                 cannot_announce: AtomicBool::new(false),
                 outstanding: AtomicUsize::new(0),
+                callbacks: AtomicUsize::new(0),
                 asked: Mutex::new(0),
                 changed: Condvar::new(),
                 inbox: Inbox::default(),
@@ -168,6 +180,13 @@ impl HostFunctions {
     /// Host functions that have not run yet.
     pub(crate) fn outstanding(&self) -> usize {
         self.shared.outstanding.load(Ordering::Acquire)
+    }
+
+    /// At the end of the process: callbacks that work failed before run, as CUDA promises.
+    pub(crate) fn finish_callbacks(&self) {
+        if self.link.check().is_err() && !in_callback() {
+            self.shared.end_all();
+        }
     }
 
     fn start(&self) {
@@ -194,7 +213,11 @@ impl Shared {
         loop {
             let seen = self.inbox.events.load(Ordering::SeqCst);
             while self.run_next(&mut expected) {}
+            if self.link.check().is_err() {
+                self.end_all();
+            }
             let began = Instant::now();
+            let mut asked = began;
             let mut spin = Spin::new(self.link.spin(), None);
             loop {
                 if self.inbox.events.load(Ordering::SeqCst) != seen || self.announced(&expected) {
@@ -212,11 +235,40 @@ impl Shared {
                 let expects = !expected.is_empty() && self.link.check().is_ok();
                 let (part, least, most) = NAP;
                 let nap = expects.then(|| (began.elapsed() / part).clamp(least, most));
-                self.inbox.sleep(seen, nap);
+                let watches = self.callbacks.load(Ordering::Acquire) > 0;
+                self.inbox.sleep(seen, nap.or(watches.then_some(WATCH)));
                 if expects {
                     self.link.drain(Wait::Poll);
                 }
+                if watches && asked.elapsed() >= WATCH {
+                    asked = Instant::now();
+                    // The link notes an error and wakes this thread.
+                    let _ = self.link.call(&StreamQuery {
+                        stream: StreamHandle::LEGACY,
+                    });
+                }
             }
+        }
+    }
+
+    /// Work has failed: callbacks run, in order, and other functions never do.
+    fn end_all(&self) {
+        let _ending = self.ending.lock();
+        let mut ended: Vec<_> = self.functions.lock().drain().collect();
+        ended.sort_unstable_by_key(|(id, _)| *id);
+        for (id, waiting) in ended {
+            match waiting.is_announced {
+                true => self.words.lock().forget(id),
+                false => {
+                    let mut asked = self.asked.lock();
+                    *asked = asked.saturating_sub(1);
+                }
+            }
+            if waiting.is_callback {
+                self.callbacks.fetch_sub(1, Ordering::AcqRel);
+                run_callback(waiting.function);
+            }
+            self.outstanding.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -263,6 +315,9 @@ impl Shared {
         // If this fails, every later call fails as well and reports it.
         waiting.progress.finish(waiting.position.saturating_sub(1));
         let _ = self.shadows.pull();
+        if waiting.is_callback {
+            self.callbacks.fetch_sub(1, Ordering::AcqRel);
+        }
         run_callback(waiting.function);
         let _ = self.shadows.after_function();
         match (place, self.streams.words()) {
@@ -303,6 +358,7 @@ impl Shared {
             progress,
             position,
             is_announced: false,
+            is_callback: false,
         })
     }
 
@@ -406,6 +462,24 @@ impl HostFunctions {
     /// # Errors
     /// As [`Link::check`].
     pub fn launch(&self, stream: &Stream, function: HostFunction) -> Result<()> {
+        self.launch_either(stream, function, false)
+    }
+
+    /// cuStreamAddCallback: as [`launch`](Self::launch), but `function` also runs if work before
+    /// it fails.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub fn launch_callback(&self, stream: &Stream, function: HostFunction) -> Result<()> {
+        self.launch_either(stream, function, true)
+    }
+
+    fn launch_either(
+        &self,
+        stream: &Stream,
+        function: HostFunction,
+        is_callback: bool,
+    ) -> Result<()> {
         self.link.check()?;
         if stream.is_capturing() {
             return stream.cannot_capture();
@@ -418,6 +492,7 @@ impl HostFunctions {
             progress: Arc::clone(stream.progress()),
             position: 0,
             is_announced: true,
+            is_callback,
         };
         let handle = stream.handle();
         if shared.can_announce() {
@@ -450,6 +525,10 @@ impl HostFunctions {
         if posted.is_err() {
             shared.unexpect(1);
         }
+        if is_callback {
+            // The thread that runs functions watches for errors from now on.
+            shared.inbox.tell();
+        }
         shared.changed.notify_all();
         posted.and_then(|_| self.link.flush())
     }
@@ -467,10 +546,15 @@ impl Shared {
     fn insert(&self, id: u64, waiting: Waiting, post: impl FnOnce() -> Result<u64>) -> Result<u64> {
         // The lock is held until the position is known, so that it runs only then.
         let mut functions = self.functions.lock();
+        let is_callback = waiting.is_callback;
         functions.insert(id, waiting);
         let posted = post();
         match (&posted, functions.get_mut(&id)) {
-            (Ok(position), Some(waiting)) => waiting.position = *position,
+            (Ok(position), Some(waiting)) => {
+                waiting.position = *position;
+                self.callbacks
+                    .fetch_add(usize::from(is_callback), Ordering::AcqRel);
+            }
             _ => {
                 functions.remove(&id);
             }

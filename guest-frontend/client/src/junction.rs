@@ -6,14 +6,15 @@
 //! junction waits for the event, and all streams, including later ones, wait for an
 //! event in the junction.
 
+use paragpu_abi::{CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING};
 use std::sync::Arc;
 
 use crate::Session;
 use crate::error::Result;
-use crate::event::{DISABLE_TIMING, Event};
+use crate::event::Event;
 use crate::green::Green;
 use crate::objects::junction::Junction;
-use crate::objects::stream::{NON_BLOCKING, Stream};
+use crate::objects::stream::Stream;
 
 impl Session {
     /// The streams of a green context, or all streams. Refused if one of them captures.
@@ -37,7 +38,7 @@ impl Session {
         }
         let made = match of {
             Some(green) => self.streams().create_in(green.handle(), 0)?,
-            None => self.streams().create(NON_BLOCKING, 0)?,
+            None => self.streams().create(CU_STREAM_NON_BLOCKING, 0)?,
         };
         *cached = Some(Arc::clone(&made));
         Ok(made)
@@ -59,7 +60,7 @@ impl Session {
             if Arc::ptr_eq(stream, &junction) || self.streams().is_known_idle(stream) {
                 continue;
             }
-            let mark = self.events().create(DISABLE_TIMING)?;
+            let mark = self.events().create(CU_EVENT_DISABLE_TIMING)?;
             self.events().record(&mark, stream)?;
             self.streams().wait_event(&junction, &mark)?;
             self.events().destroy(&mark)?;
@@ -83,7 +84,7 @@ impl Session {
         if self.streams().is_known_idle(&junction) {
             return Ok(());
         }
-        let barrier = self.events().create(DISABLE_TIMING)?;
+        let barrier = self.events().create(CU_EVENT_DISABLE_TIMING)?;
         self.events().record(&barrier, &junction)?;
         let earlier = state.barrier().replace(Arc::clone(&barrier));
         for stream in &streams {

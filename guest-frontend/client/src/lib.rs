@@ -15,7 +15,6 @@
         clippy::panic
     )
 )]
-#![deny(unsafe_code)]
 
 mod access;
 mod alone;

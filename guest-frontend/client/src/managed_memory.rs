@@ -14,6 +14,7 @@
 
 use std::sync::Arc;
 
+use paragpu_abi::CU_STREAM_NON_BLOCKING;
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::table::{Memset, ShadowWrite};
 use parking_lot::Mutex;
@@ -24,7 +25,7 @@ use crate::device_path::DevicePath;
 use crate::error::Result;
 use crate::managed_home::{Homes, piece};
 use crate::memory::DeviceMemory;
-use crate::objects::stream::{NON_BLOCKING, Stream};
+use crate::objects::stream::Stream;
 use crate::shadow::{DeviceContents as _, ManagedRange, ManagedRanges, watcher};
 use crate::stream::Streams;
 use crate::sys::memory::{PAGE, Pages, Reservation};
@@ -139,7 +140,7 @@ impl ManagedMemory {
         let mut own = self.own_stream.lock();
         let stream = match own.take() {
             Some(stream) => stream,
-            None => self.streams.create(NON_BLOCKING, 0)?,
+            None => self.streams.create(CU_STREAM_NON_BLOCKING, 0)?,
         };
         Ok(Arc::clone(own.insert(stream)))
     }

@@ -1,6 +1,7 @@
 //! Modules, kernels and variables (CUDA Driver API, Module Management and
 //! Library Management).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use paragpu_protocol::codec::{Bytes, Field as _, Text};
@@ -25,13 +26,24 @@ pub use crate::objects::function::{
     Function, MAX_DYNAMIC_SHARED_SIZE_BYTES, MAX_THREADS_PER_BLOCK, Module, NUM_REGS,
     PREFERRED_SHARED_MEMORY_CARVEOUT, SHARED_SIZE_BYTES,
 };
+use crate::objects::managed_variable::ManagedVariable;
 use crate::objects::shape::Shape;
 
 /// Bytes of an image in one call.
 const PART: usize = 240 << 10;
-/// Maximum number of bytes of parameters: blocks are at most 32 KiB (CUDA C++ Programming
-/// Guide).
-const MAX_PARAMETERS: usize = 1 << 16;
+/// Maximum number of bytes of a kernel's parameters (CUDA C++ Programming Guide).
+const MAX_PARAMETERS: u64 = 32_764;
+
+/// The managed variables of a module that was unloaded.
+#[derive(Debug, Default)]
+pub struct FormerVariables(HashMap<String, ManagedVariable>);
+
+impl FormerVariables {
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.0.keys()
+    }
+}
 
 /// Attempts of a link if images are evicted by the host before it.
 const LINKS: u32 = 3;
@@ -212,18 +224,49 @@ impl Modules {
     /// # Errors
     /// As [`Link::check`].
     pub fn unload(&self, module: &Module) -> Result<()> {
+        self.unload_keeping(module).1
+    }
+
+    /// As [`unload`](Self::unload). The program keeps the memory of the managed variables, with
+    /// their contents.
+    pub fn unload_keeping(&self, module: &Module) -> (FormerVariables, Result<()>) {
         for address in module.global_addresses() {
             self.memory.remove_global(address);
         }
         let managed = module.take_managed();
-        for variable in &managed {
+        for variable in managed.values() {
             self.managed.remove(variable);
         }
-        self.link
-            .post(&ModuleUnload {
-                module: module.handle(),
-            })
-            .map(|_| ())
+        let unload = ModuleUnload {
+            module: module.handle(),
+        };
+        (FormerVariables(managed), self.link.post(&unload).map(drop))
+    }
+
+    /// Gives a module the managed variables that it had before it was unloaded, with their
+    /// contents. `note` gets the address and size of each.
+    ///
+    /// # Errors
+    /// As [`managed`](Self::managed).
+    pub fn restore_managed(
+        &self,
+        module: &Module,
+        former: &FormerVariables,
+        mut note: impl FnMut(u64, u64),
+    ) -> Result<()> {
+        // The new variables may be in the same pages.
+        let variables = former.0.iter();
+        let all: Vec<_> = variables
+            .map(|(name, variable)| (name, variable.contents()))
+            .collect();
+        for (name, _) in &all {
+            let (address, size) = self.managed(module, name)?;
+            note(address, size);
+        }
+        for (name, contents) in &all {
+            module.with_managed(name, |variable| variable.write(contents));
+        }
+        Ok(())
     }
 
     /// cuModuleGetFunction. The host is queried once.
@@ -244,7 +287,7 @@ impl Modules {
             None,
             |info| Function::from_wire(handle, name, &info),
         )?;
-        if function.parameter_bytes() > MAX_PARAMETERS {
+        if !is_possible(function.parameters()) {
             return Err(Status::INVALID_IMAGE);
         }
         Ok(module.keep_function(function))
@@ -460,5 +503,46 @@ impl Modules {
                 block_size,
             })
         })
+    }
+}
+
+/// Whether a kernel can have parameters with these offsets and sizes: they are in order, do not
+/// overlap, and are within the limit. The layout is the host's, and a launch reads as many bytes
+/// of the program.
+fn is_possible(parameters: &[(u32, u32)]) -> bool {
+    let mut end = 0;
+    parameters.iter().all(|&(offset, size)| {
+        let is_behind = end <= u64::from(offset);
+        end = u64::from(offset) + u64::from(size);
+        is_behind && end <= MAX_PARAMETERS
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_in_order_and_apart() {
+        for layout in [
+            &[][..],
+            &[(0, 4)],
+            &[(0, 8), (8, 4), (16, 8)],
+            &[(0, 32_764)],
+            &[(0, 1), (1, 32_763)],
+        ] {
+            assert!(is_possible(layout), "{layout:?}");
+        }
+        for layout in [
+            &[(0, 32_765)][..],
+            &[(32_764, 1)],
+            &[(0, 8), (4, 8)],
+            &[(0, 8), (0, 8)],
+            &[(8, 8), (0, 8)],
+            &[(u32::MAX, u32::MAX)],
+            &[(0, 4), (u32::MAX, 4)],
+        ] {
+            assert!(!is_possible(layout), "{layout:?}");
+        }
     }
 }

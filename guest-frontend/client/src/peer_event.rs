@@ -7,12 +7,13 @@
 //! shadows of the program's memory: what it wrote there must be in the program's memory
 //! before the waiting stream, which has other shadows or none, continues.
 
+use paragpu_abi::CU_STREAM_NON_BLOCKING;
 use std::sync::Arc;
 
 use crate::Session;
 use crate::error::Result;
 use crate::event::Event;
-use crate::objects::stream::{NON_BLOCKING, Stream};
+use crate::objects::stream::Stream;
 use crate::objects::words::PeerWords;
 
 impl Session {
@@ -63,7 +64,7 @@ impl Session {
         if let Some(relay) = &*relay {
             return Ok(Arc::clone(relay));
         }
-        let made = self.streams().create(NON_BLOCKING, 0)?;
+        let made = self.streams().create(CU_STREAM_NON_BLOCKING, 0)?;
         *relay = Some(Arc::clone(&made));
         Ok(made)
     }
@@ -76,7 +77,7 @@ impl Session {
     /// Allocates memory of zeros.
     pub(crate) fn zeroed(&self, size: u64) -> Result<u64> {
         // The legacy stream would wait for the program's work.
-        let stream = self.streams().create(NON_BLOCKING, 0)?;
+        let stream = self.streams().create(CU_STREAM_NON_BLOCKING, 0)?;
         let zeroed = self.zeroed_in(&stream, size);
         let destroyed = self.streams().destroy(&stream);
         zeroed.and_then(|address| destroyed.map(|()| address))

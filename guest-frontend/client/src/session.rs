@@ -527,6 +527,7 @@ impl Session {
 
 impl Ending for Session {
     fn end(&self) {
+        self.host_functions.finish_callbacks();
         self.close();
     }
 }

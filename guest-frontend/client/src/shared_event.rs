@@ -8,13 +8,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use paragpu_abi::{CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CU_STREAM_NON_BLOCKING};
 use paragpu_protocol::status::Status;
 
 use crate::Session;
 use crate::error::Result;
-use crate::event::{DISABLE_TIMING, Event, INTERPROCESS};
+use crate::event::Event;
 use crate::objects::event::SharedEvent;
-use crate::objects::stream::{NON_BLOCKING, Stream};
+use crate::objects::stream::Stream;
 use crate::objects::words::Words;
 use crate::shared_memory::{HANDLE, Kind, SharedName};
 use crate::sys::memory::HostRows;
@@ -30,7 +31,7 @@ impl Session {
     /// # Errors
     /// `INVALID_HANDLE` if the event is not interprocess.
     pub fn share_event(&self, event: &Event) -> Result<[u8; HANDLE]> {
-        if event.flags() & INTERPROCESS == 0 {
+        if event.flags() & CU_EVENT_INTERPROCESS == 0 {
             return Err(Status::INVALID_HANDLE);
         }
         // If several threads ask, one of them shares it.
@@ -72,19 +73,17 @@ impl Session {
     /// # Errors
     /// `MAP_FAILED`, `INVALID_HANDLE`; `INVALID_CONTEXT` for an event of this process.
     pub fn open_event(&self, bytes: &[u8; HANDLE]) -> Result<Arc<Event>> {
-        /// CUDA_ERROR_INVALID_CONTEXT.
-        const INVALID_CONTEXT: Status = Status(201);
-        /// CUDA_ERROR_MAP_FAILED, the native error for invalid handles.
-        const MAP_FAILED: Status = Status(205);
         let found = SharedName::from_bytes(bytes, Kind::Event).ok();
         let name = found.filter(|name| name.length >= SharedEvent::BYTES);
-        let name = name.ok_or(MAP_FAILED)?;
+        let name = name.ok_or(Status::MAP_FAILED)?;
         if name.is_own() {
-            return Err(INVALID_CONTEXT);
+            return Err(Status::INVALID_CONTEXT);
         }
-        let page = SharedPage::open(name.note).map_err(|_| MAP_FAILED)?;
+        let page = SharedPage::open(name.note).map_err(|_| Status::MAP_FAILED)?;
         let words = self.virtual_memory().shared().open(&name)?;
-        let event = self.events().create(DISABLE_TIMING | INTERPROCESS)?;
+        let event = self
+            .events()
+            .create(CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)?;
         event.share(SharedEvent::new(page, words, *bytes, false));
         Ok(event)
     }
@@ -94,7 +93,7 @@ impl Session {
         if let Some(stream) = shared.reader.get() {
             return Ok(stream);
         }
-        let made = self.streams().create(NON_BLOCKING, 0)?;
+        let made = self.streams().create(CU_STREAM_NON_BLOCKING, 0)?;
         Ok(shared.reader.get_or_init(|| made))
     }
 
@@ -113,8 +112,6 @@ impl Session {
     }
 
     pub(crate) fn query_shared(&self, shared: &SharedEvent) -> Result<()> {
-        /// CUDA_ERROR_NOT_READY.
-        const NOT_READY: Status = Status(600);
         let Some(record) = shared.outstanding() else {
             return self.check();
         };
@@ -124,19 +121,17 @@ impl Session {
         self.copies()
             .from_device(place, shared.words.of(record), stream, true)?;
         if u64::from_le_bytes(word) < record {
-            return Err(NOT_READY);
+            return Err(Status::NOT_READY);
         }
         shared.note_reached(record);
         Ok(())
     }
 
     pub(crate) fn synchronize_shared(&self, shared: &SharedEvent) -> Result<()> {
-        /// CUDA_ERROR_NOT_READY.
-        const NOT_READY: Status = Status(600);
         let mut pause = SHORT;
         loop {
             match self.query_shared(shared) {
-                Err(NOT_READY) => std::thread::sleep(pause),
+                Err(Status::NOT_READY) => std::thread::sleep(pause),
                 over => return over,
             }
             pause = (2 * pause).min(LONG);

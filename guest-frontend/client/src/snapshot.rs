@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use paragpu_abi as abi;
 use paragpu_protocol::types::{DeviceSnapshot, pairs};
 
 /// All that is constant about a device.
@@ -52,71 +53,113 @@ pub struct Limits {
 
 /// Device attributes that the guest overrides, because they describe what this library
 /// serves.
-const OVERRIDES: &[(u32, i32)] = &[
+const OVERRIDES: &[(i32, i32)] = &[
     // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: registered memory is copied.
-    (91, 0),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+        0,
+    ),
     // MANAGED_MEMORY is in the host. CONCURRENT_MANAGED_ACCESS: without a window it is a
     // copy, coherent at launches and waits only.
-    (83, 1),
-    (89, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1),
+    (abi::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0),
     // PAGEABLE_MEMORY_ACCESS and through the host's page tables, direct
     // managed access: the device is in another machine.
-    (88, 0),
-    (100, 0),
-    (101, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+        0,
+    ),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+        0,
+    ),
     // The first version of stream memory operations, whose answers differ.
-    (92, 0),
-    (93, 0),
-    (94, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1, 0),
     // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED and its handles for other
     // processes, descriptors alone: served here.
-    (102, 1),
-    (103, 1),
-    (104, 0),
-    (105, 0),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED,
+        1,
+    ),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+        1,
+    ),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED,
+        0,
+    ),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED,
+        0,
+    ),
     // Sharing with other processes: descriptors of pools, IPC events.
-    (119, 1),
-    (125, 1),
+    (abi::CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, 1),
+    (abi::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1),
     // Sharing with other devices: RDMA, DMA-BUF, fabric, multicast.
-    (110, 0),
-    (116, 0),
-    (124, 0),
-    (128, 0),
-    (132, 0),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+        0,
+    ),
+    (abi::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 0),
     // COOPERATIVE_MULTI_DEVICE_LAUNCH.
-    (96, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH, 0),
     // Sparse and deferred arrays.
-    (112, 0),
-    (121, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED, 0),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED,
+        0,
+    ),
     // UNIFIED_ADDRESSING, CAN_MAP_HOST_MEMORY, HOST_REGISTER_SUPPORTED,
     // MEMORY_POOLS_SUPPORTED: served here.
-    (41, 1),
-    (19, 1),
-    (99, 1),
-    (115, 1),
+    (abi::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1),
+    (abi::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1),
+    (abi::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1),
+    (abi::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1),
     // HOST_NATIVE_ATOMIC_SUPPORTED.
-    (86, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED, 0),
     // Used by functions, flags and attributes that are not served: compressible memory,
     // timeline semaphores, flushing of RDMA writes and their order.
-    (107, 0),
-    (114, 0),
-    (117, 0),
-    (118, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED, 0),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED,
+        0,
+    ),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
+        0,
+    ),
+    (abi::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, 0),
     // Unified function pointers, decompression.
-    (129, 0),
-    (136, 0),
-    (137, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH, 0),
     // Virtual memory and pools in the host and its NUMA nodes: the guest's,
     // which has a node 0 whatever the device is next to. Allocations of
     // HOST_NUMA are not shared with other nodes of a multi-node system.
-    (134, 0),
-    (141, 1),
-    (142, 1),
-    (143, 0),
-    (144, 1),
-    (145, 1),
+    (abi::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 0),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+        1,
+    ),
+    (abi::CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED, 1),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED,
+        0,
+    ),
+    (abi::CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED, 1),
+    (
+        abi::CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+        1,
+    ),
     // HOST_ALLOC_DMA_BUF_SUPPORTED.
-    (146, 0),
+    (abi::CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED, 0),
 ];
 
 impl Snapshot {
@@ -126,26 +169,44 @@ impl Snapshot {
         let mut attributes: HashMap<u32, i32> = pairs(wire.attributes)
             .map(|(attribute, value)| (attribute, value.cast_signed()))
             .collect();
-        attributes.extend(OVERRIDES.iter().copied());
-        let get = |attribute: u32, default: u32| {
+        let overrides = OVERRIDES.iter();
+        attributes.extend(overrides.map(|&(attribute, value)| (attribute.cast_unsigned(), value)));
+        let get = |attribute: i32, default: u32| {
             attributes
-                .get(&attribute)
+                .get(&attribute.cast_unsigned())
                 .and_then(|value| u32::try_from(*value).ok())
                 .unwrap_or(default)
         };
-        let shared = get(8, 48 << 10);
+        let shared = get(
+            abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK,
+            48 << 10,
+        );
         let limits = Limits {
-            threads: get(1, 1024),
-            block: [get(2, 1024), get(3, 1024), get(4, 64)],
-            grid: [get(5, 0x7fff_ffff), get(6, 65_535), get(7, 65_535)],
-            registers: get(12, 65_536),
+            threads: get(abi::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),
+            block: [
+                get(abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024),
+                get(abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024),
+                get(abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64),
+            ],
+            grid: [
+                get(abi::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, 0x7fff_ffff),
+                get(abi::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65_535),
+                get(abi::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65_535),
+            ],
+            registers: get(abi::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65_536),
             shared,
-            shared_optin: get(97, shared),
-            multiprocessors: get(16, 1),
-            threads_of_multiprocessor: get(39, 1024),
-            warp: get(10, 32).max(1),
-            cooperative: get(95, 0) != 0,
-            programmatic: get(75, 0) >= 9,
+            shared_optin: get(
+                abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                shared,
+            ),
+            multiprocessors: get(abi::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 1),
+            threads_of_multiprocessor: get(
+                abi::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+                1024,
+            ),
+            warp: get(abi::CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32).max(1),
+            cooperative: get(abi::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 0) != 0,
+            programmatic: get(abi::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0) >= 9,
         };
         Self {
             driver_version: wire.driver_version,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use paragpu_abi::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING};
 use paragpu_communicator::Window;
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::handle::{EventHandle, GreenHandle, StreamHandle};
@@ -21,11 +22,11 @@ use crate::error::Result;
 use crate::handles::Handles;
 use crate::objects::capture::{self, Mode};
 use crate::objects::edge::Dependency;
-use crate::objects::event::{BLOCKING_SYNC, DISABLE_TIMING, Event};
+use crate::objects::event::Event;
 use crate::objects::graph::Graph;
 use crate::objects::junction::Junction;
 use crate::objects::preference::{Limits, Value, bytes_of};
-pub use crate::objects::stream::{NON_BLOCKING, Stream};
+pub use crate::objects::stream::Stream;
 use crate::objects::stream_attributes;
 use crate::objects::user_object::References;
 use crate::progress::{Awaited, Progress};
@@ -182,11 +183,20 @@ impl Streams {
         Ok(position)
     }
 
+    /// Must be called before work of a stream, or a wait for it.
+    ///
+    /// # Errors
+    /// `STREAM_CAPTURE_IMPLICIT` of the legacy default stream while a blocking stream captures.
+    pub(crate) fn permit_implicit(&self, stream: &Stream) -> Result<()> {
+        match stream.is_legacy() {
+            true => capture::permit_legacy(self.session),
+            false => Ok(()),
+        }
+    }
+
     /// Must be called before work is posted to a stream.
     pub(crate) fn before_work(&self, stream: &Stream) -> Result<()> {
-        if stream.is_legacy() {
-            capture::permit_legacy(self.session)?;
-        }
+        self.permit_implicit(stream)?;
         if self.copies.concern(stream) {
             let stream_handle = stream.handle();
             let wait = |event| {
@@ -270,7 +280,7 @@ impl Streams {
             Some(event) => event,
             None => {
                 let event = EventHandle(self.handles.next());
-                let flags = BLOCKING_SYNC | DISABLE_TIMING;
+                let flags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
                 self.link.post(&EventCreate { event, flags })?;
                 event
             }
@@ -346,7 +356,7 @@ impl Streams {
     /// # Errors
     /// `INVALID_VALUE` for unknown flags.
     pub fn create(&self, flags: u32, priority: i32) -> Result<Arc<Stream>> {
-        if flags & !NON_BLOCKING != 0 {
+        if flags & !CU_STREAM_NON_BLOCKING != 0 {
             return Err(Status::INVALID_VALUE);
         }
         let handle = StreamHandle(self.handles.next());
@@ -369,7 +379,12 @@ impl Streams {
             green,
             priority,
         })?;
-        self.add(Stream::new(handle, Some(green), NON_BLOCKING, priority))
+        self.add(Stream::new(
+            handle,
+            Some(green),
+            CU_STREAM_NON_BLOCKING,
+            priority,
+        ))
     }
 
     /// Adds a new stream, which waits for the events that all streams wait for.
@@ -516,9 +531,7 @@ impl Streams {
         if stream.is_capturing() {
             return stream.cannot_capture();
         }
-        if stream.is_legacy() {
-            capture::permit_legacy(self.session)?;
-        }
+        self.permit_implicit(stream)?;
         if self.is_known_idle(stream) {
             self.link.check()?;
             return self.shadows.pull();
@@ -538,6 +551,7 @@ impl Streams {
         C: WireCall<'a>,
         for<'r> C: WireCall<'a, Reply<'r> = ()>,
     {
+        self.permit_implicit(stream)?;
         self.finish_after(stream, |awaited| {
             self.shadows.call(copy, Some(destination), awaited)
         })

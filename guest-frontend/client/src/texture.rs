@@ -4,6 +4,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use paragpu_abi::{
+    CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED, CUDA_ARRAY3D_SURFACE_LDST,
+    CUDA_ARRAY3D_TEXTURE_GATHER,
+};
 use paragpu_protocol::codec::encode_all;
 use paragpu_protocol::handle::{ArrayHandle, SurfaceHandle, TextureHandle};
 use paragpu_protocol::status::Status;
@@ -17,9 +21,7 @@ use parking_lot::Mutex;
 use crate::connection::Link;
 use crate::error::Result;
 use crate::handles::Handles;
-pub use crate::objects::array::{
-    Array, ArrayLevel, CUBEMAP, GATHER, LAYERED, SURFACE, element_bytes,
-};
+pub use crate::objects::array::{Array, ArrayLevel, element_bytes};
 
 /// A texture object.
 #[derive(Debug)]
@@ -50,6 +52,8 @@ pub struct Textures {
     maps: Mutex<HashMap<Vec<u8>, [u8; 128]>>,
 }
 
+/// The flags of arrays that CUDA 13.0 defines, CUDA_ARRAY3D_…
+const DEFINED_FLAGS: u32 = 0x1ff;
 /// Maximum number of cached tensor maps.
 const MAX_MAPS: usize = 4096;
 
@@ -95,10 +99,19 @@ impl Textures {
     /// `INVALID_VALUE`, `OUT_OF_MEMORY`; `NOT_SUPPORTED` for formats and flags
     /// that are not served.
     pub fn create_array(&self, shape: ArrayShape) -> Result<Arc<Array>> {
-        if shape.width == 0 || !matches!(shape.channels, 1 | 2 | 4) {
+        if shape.width == 0
+            || !matches!(shape.channels, 1 | 2 | 4)
+            || shape.flags & !DEFINED_FLAGS != 0
+        {
             return Err(Status::INVALID_VALUE);
         }
-        if shape.flags & !(LAYERED | SURFACE | CUBEMAP | GATHER) != 0 {
+        if shape.flags
+            & !(CUDA_ARRAY3D_LAYERED
+                | CUDA_ARRAY3D_SURFACE_LDST
+                | CUDA_ARRAY3D_CUBEMAP
+                | CUDA_ARRAY3D_TEXTURE_GATHER)
+            != 0
+        {
             return Err(Status::NOT_SUPPORTED);
         }
         let element = element_bytes(shape.format, shape.channels).ok_or(Status::NOT_SUPPORTED)?;
@@ -151,15 +164,12 @@ impl Textures {
             .map(|_| ())
     }
 
-    /// cuSurfObjectCreate.
+    /// cuSurfObjectCreate. As with NVIDIA's driver, the array may lack the flag for surfaces.
     ///
     /// # Errors
     /// `INVALID_VALUE`, `NOT_SUPPORTED`.
     pub fn create_surface(&self, of: &ArrayLevel) -> Result<Arc<Surface>> {
         let array = &of.array;
-        if array.shape().flags & SURFACE == 0 {
-            return Err(Status::INVALID_VALUE);
-        }
         let handle = SurfaceHandle(self.handles.next());
         let value = self.link.call(&SurfaceCreate {
             surface: handle,

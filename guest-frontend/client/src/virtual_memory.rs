@@ -179,11 +179,23 @@ impl VirtualMemory {
     /// cuMemMap. Neither side has access to the memory there yet.
     ///
     /// # Errors
-    /// `INVALID_VALUE`; `NOT_SUPPORTED` for a size larger than the allocation, and for
-    /// memory in the host that is already mapped elsewhere.
+    /// `INVALID_VALUE`; `NOT_SUPPORTED` for a size larger than the allocation or not a
+    /// multiple of [`GRANULARITY`], and for memory in the host that is already mapped elsewhere.
     pub fn map(&self, address: u64, size: u64, handle: u64) -> Result<()> {
         self.link.check()?;
         self.space.lock().map(address, size, handle)
+    }
+
+    /// Whether [`map`](Self::map) would succeed.
+    ///
+    /// # Errors
+    /// As for [`map`](Self::map).
+    pub fn check_map(&self, address: u64, size: u64, handle: u64) -> Result<()> {
+        self.link.check()?;
+        self.space
+            .lock()
+            .mappable(address, size, handle)
+            .map(|_| ())
     }
 
     /// Whether this is memory in the host and mapped somewhere.

@@ -85,7 +85,7 @@ impl Access {
 
 /// A physical allocation.
 #[derive(Debug)]
-struct Allocation {
+pub(crate) struct Allocation {
     /// Its address in the session's arena.
     memory: u64,
     size: u64,
@@ -210,7 +210,24 @@ impl VirtualSpace {
 
     /// Maps an allocation in a reservation, without access.
     pub(crate) fn map(&mut self, address: u64, size: u64, handle: u64) -> Result<()> {
-        let fits = size > 0 && is_chunks(&[address, size]) && self.is_reserved(address, size);
+        self.mappable(address, size, handle)?.maps += 1;
+        let map = Map {
+            size,
+            allocation: handle,
+            access: Access::default(),
+        };
+        self.maps.insert(address, map);
+        Ok(())
+    }
+
+    /// The allocation of a handle, if it can be mapped at an address.
+    pub(crate) fn mappable(
+        &mut self,
+        address: u64,
+        size: u64,
+        handle: u64,
+    ) -> Result<&mut Allocation> {
+        let fits = size > 0 && is_chunks(&[address]) && self.is_reserved(address, size);
         if !fits || self.is_mapped(address, size) {
             return Err(Status::INVALID_VALUE);
         }
@@ -219,19 +236,12 @@ impl VirtualSpace {
         // other's writes.
         let is_second =
             allocation.properties.location != MemoryLocation::Device && allocation.maps > 0;
-        if size > allocation.size || is_second {
+        if size > allocation.size || !is_chunks(&[size]) || is_second {
             // NVIDIA's driver returns this, not INVALID_VALUE, for a size larger than the
-            // allocation.
+            // allocation or not a multiple of the granularity.
             return Err(Status::NOT_SUPPORTED);
         }
-        allocation.maps += 1;
-        let map = Map {
-            size,
-            allocation: handle,
-            access: Access::default(),
-        };
-        self.maps.insert(address, map);
-        Ok(())
+        Ok(allocation)
     }
 
     /// Whether this is memory in the host and mapped somewhere.
@@ -437,6 +447,23 @@ mod tests {
         assert_eq!(space.unmap(BASE, CHUNK), Ok((vec![], vec![])));
         assert_eq!(space.release(handle), Ok(Some(7)));
         assert_eq!(space.retain(BASE), Err(Status::INVALID_VALUE));
+    }
+
+    #[test]
+    fn a_size_that_cannot_be_mapped_is_told_last() {
+        let mut space = space();
+        let handle = space.created(7, CHUNK, PLAIN);
+        for (address, size, handle, status) in [
+            (BASE, 100, handle, Status::NOT_SUPPORTED),
+            (BASE, 2 * CHUNK, handle, Status::NOT_SUPPORTED),
+            (BASE, 0, handle, Status::INVALID_VALUE),
+            (BASE + 1, 100, handle, Status::INVALID_VALUE),
+            (BASE, 100, handle + 1, Status::INVALID_VALUE),
+            (BASE + 16 * CHUNK, 100, handle, Status::INVALID_VALUE),
+        ] {
+            let refused = space.map(address, size, handle);
+            assert_eq!(refused, Err(status), "{size} at {address:#x}");
+        }
     }
 
     #[test]

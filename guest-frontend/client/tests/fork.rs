@@ -1,4 +1,5 @@
 //! A child that was forked from a process with a session must not use it.
+#![allow(unsafe_code)]
 
 mod common;
 

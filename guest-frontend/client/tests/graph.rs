@@ -1,4 +1,5 @@
 //! Graphs and captures with the software GPU.
+#![allow(unsafe_code)]
 
 mod common;
 
@@ -6,14 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{PTX, Worker, parameters, read_back};
+use paragpu_abi::CU_STREAM_NON_BLOCKING;
 use paragpu_client::Session;
 use paragpu_client::graph_exec::{GraphExec, KernelChange, Refusal};
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
 use paragpu_client::objects::capture::Mode;
 use paragpu_client::objects::edge::Dependency;
-use paragpu_client::objects::graph::{Fill, Graph, Kernel, NodeName, Work};
-use paragpu_client::stream::{NON_BLOCKING, Stream};
+use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, Kernel, NodeName, Work};
+use paragpu_client::stream::Stream;
+use paragpu_client::sys::memory::HostRows;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
@@ -83,8 +86,8 @@ fn nothing_crosses_during_a_capture_and_a_launch_is_one_call() {
     let module = session.modules().load(PTX, &[]).unwrap();
     let function = session.modules().function(&module, "kernel").unwrap();
     let (one, two) = (
-        session.streams().create(NON_BLOCKING, 0).unwrap(),
-        session.streams().create(NON_BLOCKING, 0).unwrap(),
+        session.streams().create(CU_STREAM_NON_BLOCKING, 0).unwrap(),
+        session.streams().create(CU_STREAM_NON_BLOCKING, 0).unwrap(),
     );
     let (fork, join) = (
         session.events().create(0).unwrap(),
@@ -150,7 +153,7 @@ fn what_cannot_be_captured_is_refused() {
         return;
     };
     let stream = session.streams().create(0, 0).unwrap();
-    let other = session.streams().create(NON_BLOCKING, 0).unwrap();
+    let other = session.streams().create(CU_STREAM_NON_BLOCKING, 0).unwrap();
     let event = session.events().create(0).unwrap();
     let memory = session.memory().allocate(4096).unwrap();
     let begin = |stream: &Stream| {
@@ -197,10 +200,30 @@ fn what_cannot_be_captured_is_refused() {
         .memset(memory, 0, 1, 1, 4, 1, session.legacy())
         .unwrap();
     other.end_capture().unwrap();
-    // Work that is not joined.
+    // Its events.
     begin(&stream).unwrap();
     session.events().record(&event, &stream).unwrap();
     assert_eq!(session.events().query(&event), Err(Status::CAPTURED_EVENT));
+    assert_eq!(
+        stream.end_capture().err(),
+        Some(Status::STREAM_CAPTURE_INVALIDATED)
+    );
+    assert_eq!(session.events().query(&event), Err(Status::INVALID_VALUE));
+    // Synchronous copies of the legacy stream.
+    begin(&stream).unwrap();
+    let mut bytes = [0_u8; 4];
+    // SAFETY: all of `bytes`; nothing is copied.
+    let place = unsafe { HostRows::new(bytes.as_mut_ptr().cast(), bytes.len()) };
+    assert_eq!(
+        session
+            .copies()
+            .from_device(place, memory, session.legacy(), true),
+        Err(Status::STREAM_CAPTURE_IMPLICIT)
+    );
+    stream.end_capture().unwrap_err();
+    // Work that is not joined.
+    begin(&stream).unwrap();
+    session.events().record(&event, &stream).unwrap();
     session.streams().wait_event(&other, &event).unwrap();
     assert_eq!(
         other.end_capture().err(),
@@ -295,6 +318,70 @@ fn updates_send_what_differs() {
     exec.enable(name(0), false).unwrap();
     session.ping().unwrap();
     assert_eq!(worker.count("GraphNodeEnable"), 1);
+}
+
+#[test]
+fn a_copy_of_ordinary_memory_changes_size_and_place() {
+    let Some((_worker, session)) = start() else {
+        return;
+    };
+    let memory = session.memory().allocate(4096).unwrap();
+    let pinned = session.host().allocate(4096, 0).unwrap();
+    let mut ordinary = vec![0_u8; 4096];
+    let place = ordinary.as_mut_ptr().expose_provenance() as u64;
+    let host = |address| CopyNodeEnd::Host {
+        address,
+        pitch: 0,
+        rows: 0,
+    };
+    let on_device = || CopyNodeEnd::Device {
+        address: memory,
+        pitch: 0,
+        rows: 0,
+    };
+    let copy = |destination, source, size| {
+        Work::Copy(Arc::new(CopyWork {
+            ordinal: session.ordinal(),
+            destination,
+            source,
+            extent: [size, 1, 1],
+        }))
+    };
+    let graph = Graph::new();
+    let value = graph.add(fill(session, memory, 0x0505_0505), &[]).unwrap();
+    let after = [value.number.into()];
+    let name = graph
+        .add(copy(host(place), on_device(), 8), &after)
+        .unwrap();
+    let exec = instantiate(session, &graph);
+    let launched = |address: u64, size: usize| {
+        // SAFETY: both memories have 4096 bytes, which nothing else uses meanwhile.
+        let bytes: &mut [u8] = unsafe {
+            std::slice::from_raw_parts_mut(
+                std::ptr::with_exposed_provenance_mut(address as usize),
+                64,
+            )
+        };
+        bytes.fill(0);
+        exec.launch(session, session.legacy()).unwrap();
+        session.synchronize().unwrap();
+        let expected: Vec<u8> = (0..64).map(|at| if at < size { 5 } else { 0 }).collect();
+        assert_eq!(bytes, expected);
+    };
+    launched(place, 8);
+    for size in [4, 16, 9] {
+        exec.set(name, copy(host(place), on_device(), size))
+            .unwrap();
+        launched(place, size as usize);
+    }
+    exec.set(name, copy(host(pinned), on_device(), 12)).unwrap();
+    launched(pinned, 12);
+    exec.set(name, copy(host(place), on_device(), 16)).unwrap();
+    launched(place, 16);
+    let backwards = copy(on_device(), host(place), 16);
+    assert_eq!(exec.set(name, backwards), Err(Status::INVALID_VALUE));
+    launched(place, 16);
+    exec.destroy().unwrap();
 }
 
 #[test]

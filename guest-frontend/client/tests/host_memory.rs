@@ -1,5 +1,6 @@
 //! Memory of pools, on the device and in the host, and memory in the host that the
 //! program maps.
+#![allow(unsafe_code)]
 
 mod common;
 
@@ -23,6 +24,7 @@ const SHAPE: Shape = Shape {
     dynamic_shared: 0,
     cooperative: false,
     cluster: [0; 3],
+    preferred_cluster: [0; 3],
     programmatic: false,
     preferences: Preferences::NONE,
 };

@@ -1,4 +1,5 @@
 //! A session with the software GPU: routing, copies, errors, death.
+#![allow(unsafe_code)]
 
 mod common;
 
@@ -46,6 +47,7 @@ const SHAPE: Shape = Shape {
     dynamic_shared: 0,
     cooperative: false,
     cluster: [0; 3],
+    preferred_cluster: [0; 3],
     programmatic: false,
     preferences: Preferences::NONE,
 };
@@ -209,6 +211,33 @@ fn a_sticky_error_stays() {
     assert_eq!(session.synchronize(), Err(Status::ILLEGAL_ADDRESS));
     assert_eq!(session.synchronize(), Err(Status::ILLEGAL_ADDRESS));
     assert_eq!(session.memory().allocate(64), Err(Status::ILLEGAL_ADDRESS));
+}
+
+#[test]
+fn a_callback_learns_that_work_failed() {
+    let Some((_worker, session)) = Worker::start(device()) else {
+        return;
+    };
+    let module = session.modules().load(PTX, &[]).unwrap();
+    let function = session.modules().function(&module, "kernel").unwrap();
+    let legacy = session.legacy();
+    session
+        .launches()
+        .launch(&function, legacy, &SHAPE, &parameters(8))
+        .unwrap();
+    let (done, calls) = std::sync::mpsc::channel();
+    let call = |name: &'static str| {
+        let done = done.clone();
+        Box::new(move || done.send(name).unwrap())
+    };
+    let functions = session.host_functions();
+    functions.launch(legacy, call("host function")).unwrap();
+    functions.launch_callback(legacy, call("first")).unwrap();
+    functions.launch_callback(legacy, call("second")).unwrap();
+    drop(done);
+    // No call waits. This ends when all functions have run or been dropped.
+    assert_eq!(calls.iter().collect::<Vec<_>>(), ["first", "second"]);
+    assert_eq!(session.synchronize(), Err(Status::ILLEGAL_ADDRESS));
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver as Calls, channel};
 
+use paragpu_abi::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING};
 use paragpu_client::Session;
-use paragpu_client::event::{BLOCKING_SYNC, DISABLE_TIMING};
 use paragpu_client::launch::Shape;
 use paragpu_communicator::{Error, Frame, Landing, Receiver, Wait, Wake};
 use paragpu_protocol::call::WireCall as _;
@@ -81,7 +81,10 @@ fn with_host(test: impl FnOnce(&Session, &Calls<u16>, &Waits)) {
                 }
                 if header.kind == EventCreate::INFO.number {
                     let create: EventCreate = decode_all(frame.payload).unwrap();
-                    assert_eq!(create.flags, BLOCKING_SYNC | DISABLE_TIMING);
+                    assert_eq!(
+                        create.flags,
+                        CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING
+                    );
                 }
                 calls.send(header.kind).unwrap();
                 let (kind, executed) = (header.kind, header.sequence);
@@ -158,7 +161,7 @@ fn waits_sleep_if_the_program_asks_for_it() {
 #[test]
 fn waits_for_an_event_sleep_if_it_was_created_for_that() {
     with_host(|session, calls, waits| {
-        let flags = BLOCKING_SYNC | DISABLE_TIMING;
+        let flags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
         let event = session.events().create(flags).unwrap();
         let made = waited(session, calls, |session| {
             session.events().record(&event, session.legacy()).unwrap();

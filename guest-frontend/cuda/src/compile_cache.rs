@@ -39,9 +39,13 @@ pub struct CompileCache {
 }
 
 impl CompileCache {
-    /// The user's cache; `None` if it is disabled or has no folder.
+    /// The user's cache; `None` if it is disabled or has no folder, or if the program has more
+    /// rights than its user, who named the folder.
     #[must_use]
     pub fn of_user() -> Option<Self> {
+        if paragpu_config::is_privileged() {
+            return None;
+        }
         let number = |name| std::env::var(name).ok()?.trim().parse::<u64>().ok();
         if number("CUDA_CACHE_DISABLE").is_some_and(|disable| disable != 0) {
             return None;

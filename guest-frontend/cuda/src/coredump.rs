@@ -1,6 +1,13 @@
 //! Attributes of core dumps of a GPU. A virtual GPU writes none: the attributes are
 //! stored, and those that would request a dump cannot be set.
 
+use paragpu_abi::{
+    CU_COREDUMP_ENABLE_ON_EXCEPTION as ON_EXCEPTION,
+    CU_COREDUMP_ENABLE_USER_TRIGGER as USER_TRIGGER, CU_COREDUMP_FILE as FILE,
+    CU_COREDUMP_GENERATION_FLAGS as GENERATION, CU_COREDUMP_LIGHTWEIGHT as LIGHTWEIGHT,
+    CU_COREDUMP_LIGHTWEIGHT_FLAGS as LIGHT, CU_COREDUMP_PIPE as PIPE,
+    CU_COREDUMP_TRIGGER_HOST as TRIGGER_HOST,
+};
 use paragpu_client::Result;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
@@ -28,16 +35,6 @@ pub enum Value {
     Path(String),
 }
 
-/// CUcoredumpSettings.
-const ON_EXCEPTION: i32 = 1;
-const TRIGGER_HOST: i32 = 2;
-const LIGHTWEIGHT: i32 = 3;
-const USER_TRIGGER: i32 = 4;
-const FILE: i32 = 5;
-const PIPE: i32 = 6;
-const GENERATION: i32 = 7;
-/// CU_COREDUMP_LIGHTWEIGHT_FLAGS: omits all memory and images.
-const LIGHT: u32 = 0x2f;
 /// All generation flags.
 const KNOWN: u32 = 0x3f;
 

@@ -6,7 +6,6 @@
 //! the function's name and is in the file of its chapter under `sys`. `paragpu-client`
 //! implements the semantics. A function that is not served prints its name once and
 //! returns `CUDA_ERROR_NOT_SUPPORTED`.
-#![deny(unsafe_code)]
 #![recursion_limit = "1024"]
 
 pub mod address;

@@ -3,27 +3,18 @@
 use std::ffi::c_int;
 use std::path::PathBuf;
 
-use paragpu_abi::{CUdevice, cudaMemLocation, cudaMemPoolProps};
+use paragpu_abi::{
+    CU_MEM_ALLOCATION_TYPE_MANAGED as MANAGED, CU_MEM_ALLOCATION_TYPE_PINNED as PINNED,
+    CU_MEM_LOCATION_TYPE_DEVICE as DEVICE, CU_MEM_LOCATION_TYPE_HOST as HOST,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA as HOST_NUMA,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT as HOST_NUMA_CURRENT, CU_MEM_LOCATION_TYPE_NONE as NONE,
+    CUdevice, cudaMemLocation, cudaMemPoolProps,
+};
 use paragpu_protocol::status::Status;
 
 use crate::managed::Location;
 use crate::objects::pool::PoolLocation;
 use crate::sys::{Result, device, unsupported_use};
-
-/// CU_MEM_LOCATION_TYPE_NONE: no preferred location of managed memory.
-const NONE: c_int = 0;
-/// CU_MEM_LOCATION_TYPE_DEVICE.
-pub const DEVICE: c_int = 1;
-/// CU_MEM_LOCATION_TYPE_HOST.
-pub const HOST: c_int = 2;
-/// CU_MEM_LOCATION_TYPE_HOST_NUMA.
-pub const HOST_NUMA: c_int = 3;
-/// CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT.
-pub const HOST_NUMA_CURRENT: c_int = 4;
-/// CU_MEM_ALLOCATION_TYPE_PINNED.
-pub const PINNED: c_int = 1;
-/// CU_MEM_ALLOCATION_TYPE_MANAGED.
-pub const MANAGED: c_int = 2;
 
 /// Whether the machine has this NUMA node. Without NUMA it has node 0.
 pub fn is_node(id: c_int) -> bool {

@@ -6,7 +6,10 @@ use std::mem::{self, ManuallyDrop};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use paragpu_abi::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUstream};
+use paragpu_abi::{
+    CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD,
+    CUstream,
+};
 use paragpu_client::stream::Stream;
 use paragpu_client::sys::process;
 use paragpu_client::{Result, Session};
@@ -178,6 +181,10 @@ fn own(session: &'static Session) -> Result<Rc<OwnStream>> {
 /// Least and greatest priority: CUDA gives 0 and -5 where priorities are
 /// supported, else 0 and 0.
 pub fn priorities(session: &Session) -> Result<(c_int, c_int)> {
-    let supported = session.snapshot()?.attribute(78).unwrap_or(0) != 0;
+    let supported = session
+        .snapshot()?
+        .attribute(CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED.cast_unsigned())
+        .unwrap_or(0)
+        != 0;
     Ok((0, if supported { -5 } else { 0 }))
 }

@@ -1,5 +1,9 @@
 //! Resolves a function's name for a version of CUDA (cuGetProcAddress).
 
+/// The newest version of CUDA whose functions are known. NVIDIA's driver refuses versions newer
+/// than itself; functions of a few that are newer than the host's are served here as well.
+pub const NEWEST: i32 = 13_050;
+
 /// An exported symbol.
 #[derive(Debug, Clone, Copy)]
 pub struct Symbol {
@@ -17,7 +21,7 @@ pub struct Symbol {
     pub address: unsafe extern "C" fn(),
 }
 
-/// The symbol of `name` for a program built for `version`; with `own`, the one for
+/// The symbol of `name`, without a suffix, for a program built for `version`; with `own`, the one for
 /// per-thread default streams if it exists.
 ///
 /// # Errors
@@ -30,11 +34,7 @@ pub fn resolve<'a>(
     version: i32,
     own: bool,
 ) -> Result<&'a Symbol, Option<i32>> {
-    let named = || {
-        symbols
-            .iter()
-            .filter(move |symbol| symbol.name == name || symbol.symbol == name)
-    };
+    let named = || symbols.iter().filter(move |symbol| symbol.name == name);
     let first = named().map(|symbol| symbol.version).min().ok_or(None)?;
     let best = |own: bool| {
         named()

@@ -53,10 +53,11 @@ pub enum Entry {
 
 impl Entry {
     fn of(text: &str) -> Self {
-        let text = text.trim();
-        if let Ok(index) = text.parse() {
-            return Self::Index(index);
+        let text = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
+        if let Some(index) = leading_number(text) {
+            return index.map_or(Self::Invalid, Self::Index);
         }
+        let text = text.trim_end();
         if let Some(uuid) = text.strip_prefix("GPU-") {
             let digits: String = uuid.chars().filter(|letter| *letter != '-').collect();
             let is_hexadecimal = digits.chars().all(|letter| letter.is_ascii_hexdigit());
@@ -73,6 +74,26 @@ impl Entry {
     }
 }
 
+/// The number that a text begins with, as C's `strtol` reads it, cut to 32 bits: NVIDIA's
+/// driver ignores what is behind it. `Some(None)` if it is negative or overflows, `None` if
+/// the text begins with no number.
+fn leading_number(text: &str) -> Option<Option<u32>> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let end = digits.find(|letter: char| !letter.is_ascii_digit());
+    let digits = digits
+        .get(..end.unwrap_or(digits.len()))
+        .filter(|digits| !digits.is_empty())?;
+    let number = digits.parse::<i64>().ok();
+    Some(
+        number
+            .filter(|number| !negative || *number == 0)
+            .map(|number| number as u32),
+    )
+}
+
 /// The entries of `CUDA_VISIBLE_DEVICES`, up to the first that is invalid;
 /// `None` if it is not set.
 #[must_use]
@@ -85,19 +106,27 @@ pub fn entries(value: Option<&str>) -> Option<Vec<Entry>> {
     )
 }
 
+/// A list that names a device twice. No device is seen then, and the driver's initialization
+/// says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Repeated;
+
 /// The guest's ordinals of the devices that the program sees.
-#[must_use]
-pub fn select(mut candidates: Vec<Candidate>, order: Order, entries: Option<&[Entry]>) -> Vec<u32> {
+///
+/// # Errors
+/// [`Repeated`].
+pub fn select(
+    mut candidates: Vec<Candidate>,
+    order: Order,
+    entries: Option<&[Entry]>,
+) -> Result<Vec<u32>, Repeated> {
     match order {
         Order::Configured => {}
         Order::PciBusId => candidates.sort_by(|one, other| one.bus.cmp(&other.bus)),
         Order::FastestFirst => candidates.sort_by_key(|one| std::cmp::Reverse(one.speed)),
     }
     let Some(entries) = entries else {
-        return candidates
-            .iter()
-            .map(|candidate| candidate.ordinal)
-            .collect();
+        return Ok(candidates.iter().map(|one| one.ordinal).collect());
     };
     let mut seen = Vec::new();
     for entry in entries {
@@ -106,13 +135,14 @@ pub fn select(mut candidates: Vec<Candidate>, order: Order, entries: Option<&[En
             Entry::Uuid(digits) => by_uuid(&candidates, digits),
             Entry::Mig(_) | Entry::Invalid => None,
         };
-        // An invalid or repeated entry ends the list.
+        // An invalid entry ends the list.
         match found {
-            Some(found) if !seen.contains(&found.ordinal) => seen.push(found.ordinal),
-            _ => break,
+            Some(found) if seen.contains(&found.ordinal) => return Err(Repeated),
+            Some(found) => seen.push(found.ordinal),
+            None => break,
         }
     }
-    seen
+    Ok(seen)
 }
 
 /// The one device whose UUID begins with `digits`.
@@ -148,7 +178,7 @@ mod tests {
     }
 
     fn seen(value: Option<&str>) -> Vec<u32> {
-        select(three(), Order::Configured, entries(value).as_deref())
+        select(three(), Order::Configured, entries(value).as_deref()).unwrap()
     }
 
     #[test]
@@ -174,8 +204,52 @@ mod tests {
         assert_eq!(seen(Some("0,-1,1")), [0]);
         assert_eq!(seen(Some("0,3,1")), [0]);
         assert_eq!(seen(Some("1,x,0")), [1]);
-        assert_eq!(seen(Some("0,0,1")), [0]);
         assert_eq!(seen(Some("2,MIG-GPU-22abab/1/0,0")), [2]);
+    }
+
+    #[test]
+    fn numbers_are_read_as_c_reads_them() {
+        // As an H100's driver did (580.159.04), where these chose the only device or none.
+        for zero in [
+            "0gpu0",
+            "0;1",
+            "0x0",
+            "+0",
+            "00",
+            " 0",
+            "0 ",
+            "-0",
+            "4294967296",
+            "0.5",
+            "0 1",
+            "\t0",
+            "0\n",
+        ] {
+            assert_eq!(seen(Some(zero)), [0], "{zero:?}");
+        }
+        for none in [
+            "",
+            "  ",
+            "x",
+            ",0",
+            "-1,0",
+            "99999999999999999999",
+            "GPU-x,0",
+            "NoDevFiles",
+        ] {
+            assert!(seen(Some(none)).is_empty(), "{none:?}");
+        }
+        assert_eq!(seen(Some("0,,1")), [0]);
+    }
+
+    #[test]
+    fn a_list_that_repeats_a_device_is_refused() {
+        for value in ["0,0", "0,0x0", "1,0,1"] {
+            let chosen = select(three(), Order::Configured, entries(Some(value)).as_deref());
+            assert_eq!(chosen, Err(Repeated), "{value}");
+        }
+        // After the first that is invalid nothing is read. Of one GPU, "0,1,0" names it once.
+        assert_eq!(seen(Some("0,3,0")), [0]);
     }
 
     #[test]
@@ -189,7 +263,8 @@ mod tests {
 
     #[test]
     fn numbers_count_in_the_order_that_is_set() {
-        let with = |order, value: &str| select(three(), order, entries(Some(value)).as_deref());
+        let with =
+            |order, value: &str| select(three(), order, entries(Some(value)).as_deref()).unwrap();
         assert_eq!(with(Order::PciBusId, "0,1,2"), [1, 0, 2]);
         assert_eq!(with(Order::FastestFirst, "0,1,2"), [1, 2, 0]);
         assert_eq!(Order::of(Some("PCI_BUS_ID")), Order::PciBusId);

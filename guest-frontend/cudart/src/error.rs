@@ -45,22 +45,7 @@ impl Error {
     /// Whether the error is sticky: every later call in the context reports it again,
     /// until the device is reset or the process ends.
     pub fn is_sticky(self) -> bool {
-        matches!(
-            self.0,
-            abi::cudaErrorIllegalAddress
-                | abi::cudaErrorLaunchTimeout
-                | abi::cudaErrorAssert
-                | abi::cudaErrorHardwareStackError
-                | abi::cudaErrorIllegalInstruction
-                | abi::cudaErrorMisalignedAddress
-                | abi::cudaErrorInvalidAddressSpace
-                | abi::cudaErrorInvalidPc
-                | abi::cudaErrorLaunchFailure
-                | abi::cudaErrorTensorMemoryLeak
-                | abi::cudaErrorECCUncorrectable
-                | abi::cudaErrorNvlinkUncorrectable
-                | abi::cudaErrorContained
-        )
+        abi::is_sticky(self.0)
     }
 }
 

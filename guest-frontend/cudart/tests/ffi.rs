@@ -1,5 +1,6 @@
 //! The linked library: every name that NVIDIA's exports, under its version,
 //! and nothing else; and it loads.
+#![allow(unsafe_code)]
 
 use paragpu_corpora::skip;
 use std::collections::BTreeSet;
@@ -67,11 +68,7 @@ fn ours(folder: &Path) -> PathBuf {
     let test = std::env::current_exe().expect("own path");
     let profile = test.ancestors().nth(2).expect("target/PROFILE");
     let status = Command::new(root().join("guest-frontend/link/link.sh"))
-        .arg(if GENERATION == "12" {
-            "cudart12"
-        } else {
-            "cudart"
-        })
+        .arg(LIBRARY)
         .arg(folder)
         // Testing does not build the archive.
         .env("BUILD", "1")

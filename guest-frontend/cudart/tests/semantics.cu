@@ -548,7 +548,7 @@ static void graphs() {
     SHOW(cudaGraphAddMemcpyNode1D(&back, graph, &set, 1, host, data, sizeof host, cudaMemcpyDeviceToHost));
     cudaKernelNodeParams params = {};
     SHOW(cudaGraphKernelNodeGetParams(kernel, &params));
-    VALUE("block %u", params.blockDim.x);
+    VALUE("block %u same %d", params.blockDim.x, params.func == kp.func);
     SHOW(cudaGraphKernelNodeSetParams(kernel, &params));
     cudaMemcpy3DParms read = {};
     SHOW(cudaGraphMemcpyNodeGetParams(copy, &read));

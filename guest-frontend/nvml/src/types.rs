@@ -60,6 +60,27 @@ records! {
         bus_id: [c_char; 32],
     }
 
+    nvmlGpuFabricInfo_t {
+        cluster_uuid: [u8; 16],
+        status: nvmlReturn_t,
+        clique_id: c_uint,
+        state: u8,
+    }
+
+    nvmlGpuFabricInfo_v2_t {
+        version: c_uint,
+        cluster_uuid: [u8; 16],
+        status: nvmlReturn_t,
+        clique_id: c_uint,
+        state: u8,
+        health_mask: c_uint,
+    }
+
+    nvmlGpuFabricInfo_v3_t {
+        head: nvmlGpuFabricInfo_v2_t,
+        health_summary: u8,
+    }
+
     nvmlUUID_v1_t {
         version: c_uint,
         kind: c_uint,

@@ -14,7 +14,7 @@ use object::pod::{Pod, bytes_of_mut, from_bytes};
 /// Segments that are looked at; a linker makes four or five.
 const MAX_SEGMENTS: usize = 24;
 /// Entries of the dynamic section that are looked at.
-const MAX_DYNAMIC: u64 = 512;
+pub(crate) const MAX_DYNAMIC: u64 = 512;
 
 /// Bytes of an object, by copying: what is read may be anything and may change.
 pub trait Raw {
@@ -99,7 +99,7 @@ pub struct Dynamic {
     soname: Option<u64>,
 }
 
-fn value<T: Pod + Copy, R: Raw>(raw: &R, position: u64) -> Option<T> {
+pub(crate) fn value<T: Pod + Copy, R: Raw>(raw: &R, position: u64) -> Option<T> {
     // The largest record that is read.
     let mut bytes = [0u64; 8];
     let bytes = bytes_of_mut(&mut bytes).get_mut(..size_of::<T>())?;

@@ -14,6 +14,7 @@
 //! - [`find`]: a stripped runtime, by its fingerprint.
 //! - [`symbols`]: a runtime that still has a symbol table, and NVIDIA's shared
 //!   runtime.
+//! - [`program`]: what starts an object, and whether its file is complete.
 //! - [`switch`]: the off switch in `guest.toml`.
 //!
 //! Every byte of an object is hostile here. The code reads through
@@ -25,6 +26,7 @@
 pub mod facts;
 pub mod find;
 pub mod image;
+pub mod program;
 pub mod switch;
 pub mod symbols;
 

@@ -4,9 +4,13 @@
 //! parser has no place. It looks for that one line among the keys before the
 //! first table; `paragpu config check` reads the file in full.
 
+/// Editors of other systems begin a file with it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// What a configuration file says; nothing if it does not say.
 #[must_use]
 pub fn configured(text: &[u8]) -> Option<bool> {
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     text.split(|&byte| byte == b'\n')
         .map(<[u8]>::trim_ascii)
         .take_while(|line| !line.starts_with(b"["))
@@ -15,8 +19,10 @@ pub fn configured(text: &[u8]) -> Option<bool> {
 }
 
 fn key(line: &[u8]) -> Option<bool> {
-    let rest = line
-        .strip_prefix(b"redirect")?
+    let quoted = [&b"redirect"[..], b"\"redirect\"", b"'redirect'"];
+    let rest = quoted
+        .into_iter()
+        .find_map(|name| line.strip_prefix(name))?
         .trim_ascii_start()
         .strip_prefix(b"=")?;
     let value = rest.split(|&byte| byte == b'#').next()?;
@@ -52,6 +58,10 @@ mod tests {
         );
         assert_eq!(configured(b"[log]\nredirect = false\n"), None);
         assert_eq!(configured(b"redirected = false\n"), None);
+        assert_eq!(configured(b"\"redirect\" = false"), Some(false));
+        assert_eq!(configured(b"'redirect'=true"), Some(true));
+        assert_eq!(configured(b"\"redirect = false"), None);
+        assert_eq!(configured(b"\xef\xbb\xbfredirect = false"), Some(false));
         assert_eq!(configured(b"redirect = \"false\"\n"), None);
         assert_eq!(commanded(b"0"), Some(false));
         assert_eq!(commanded(b"true"), Some(true));

@@ -4,6 +4,7 @@
 use paragpu_redirect::facts::{Facts, WINDOW, encode};
 use paragpu_redirect::find;
 use paragpu_redirect::image::Image;
+use paragpu_redirect::program::{Kind, Program};
 use paragpu_redirect::symbols::{Shared, Table, shared};
 use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64;
@@ -120,6 +121,31 @@ fn found(bytes: &[u8]) -> Vec<(u64, bool)> {
         let _ = image.build_id();
     }
     places
+}
+
+#[test]
+fn a_program_is_told_by_its_headers() {
+    let library = object(&[CODE]);
+    let length = library.len() as u64;
+    let found = |bytes: &[u8]| Program::of_file(&bytes);
+    let kind = Kind::Other;
+    assert_eq!(found(&library), Some(Program { kind, length }));
+    // A file that was cut off says how long it was, as long as its headers are there.
+    assert_eq!(found(&library[..0x300]), Some(Program { kind, length }));
+    assert_eq!(found(&library[..100]), None);
+    let mut executable = library.clone();
+    put(&mut executable, 16, &2u16.to_le_bytes());
+    let kind = Kind::Static;
+    assert_eq!(found(&executable), Some(Program { kind, length }));
+    put(&mut executable, 120, &3u32.to_le_bytes());
+    let kind = Kind::Dynamic;
+    assert_eq!(found(&executable), Some(Program { kind, length }));
+    let mut endless = library;
+    put(&mut endless, 64 + 8, &u64::MAX.to_le_bytes());
+    assert_eq!(
+        found(&endless).map(|program| program.length),
+        Some(u64::MAX)
+    );
 }
 
 #[test]

@@ -71,7 +71,8 @@ pub enum Command {
     /// With PROGRAM (a program, a library or a folder), lists the CUDA runtimes
     /// in it and in the libraries that it loads at its start, and what serves
     /// each. Does not run the program. Exits with 1 if one of them is not
-    /// served, or if programs are not redirected on this machine.
+    /// served, if programs are not redirected on this machine, if the program
+    /// cannot be loaded, or if something cannot be read.
     Doctor {
         /// Programs, libraries or folders to inspect.
         #[arg(value_name = "PROGRAM", conflicts_with = "side")]
@@ -160,7 +161,8 @@ pub enum Command {
     /// then it stops, and dirty memory is copied again. Between daemons of one
     /// host the guest's connection is handed over; to another host the guest
     /// reconnects. If anything fails before the switchover, the session
-    /// continues at the source, and this command reports why.
+    /// continues at the source, and this command reports why. Interrupting this
+    /// command (Ctrl-C) does not cancel the move.
     ///
     /// Drain GPU 0 of this host:  paragpu migrate --gpu 0 --to-gpu 1
     ///
@@ -190,7 +192,7 @@ pub enum Command {
     ///
     /// The program pauses meanwhile. Checkpoints are atomic. A checkpoint contains
     /// the program's data and the session's secret token, and only its owner can
-    /// read it.
+    /// read it. Interrupting this command (Ctrl-C) does not cancel the checkpoint.
     Checkpoint {
         /// The session's number in `paragpu list`.
         session: u64,

@@ -4,15 +4,11 @@ use std::path::{Path, PathBuf};
 
 use paragpu_config::host::Host;
 use paragpu_control::admin::{Client, Progress, Request, Response};
-use paragpu_control::frame::FrameError;
+use paragpu_control::frame::{FrameError, NOT_UNDERSTOOD};
 
 use paragpu_protocol::handshake::VERSION;
 
 use crate::error::Error;
-
-/// Begins the daemon's answer to a request that is none of its release's
-/// ([`FrameError::Content`]).
-const NOT_UNDERSTOOD: &str = "bad message";
 
 /// A connection to the daemon's control socket.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use crate::arguments::{Output, Side};
 use crate::error::{Error, print, print_json};
+use paragpu_control::terminal::plain;
 use report::{Report, State};
 
 /// Examines and prints; fails if programs will not find a GPU.
@@ -39,7 +40,7 @@ pub fn run(
         .all(|finding| finding.state != State::Bad);
     match output {
         Output::Json => print_json(&report)?,
-        Output::Text => print(text(&report))?,
+        Output::Text => print(plain(&text(&report)))?,
     }
     Ok(if report.ok {
         ExitCode::SUCCESS

@@ -89,6 +89,16 @@ pub enum Error {
         /// The missing file.
         path: PathBuf,
     },
+    /// The loader would not find the libraries in their folder.
+    #[error(
+        "{} has a space or colon in its name, at which the loader would split it; name the folder \
+         by a link without them",
+        path.display()
+    )]
+    Unloadable {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A program cannot be run.
     #[error("cannot run {program:?}")]
     Run {
@@ -106,18 +116,19 @@ pub enum Error {
     Output(#[source] std::io::Error),
 }
 
-/// Text for a terminal. Reasons come from workers and other hosts, which may be compromised, so
-/// that control characters are shown instead of obeyed.
-pub fn plain(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '\n' | '\t' => shown.push(letter),
-            _ if letter.is_control() => shown.extend(letter.escape_default()),
-            _ => shown.push(letter),
+impl Error {
+    /// The exit status. A program that cannot be run has that of the shell.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Run { source, .. } | Self::Pool(paragpu_pool::Error::Run { source, .. }) => {
+                match source.kind() {
+                    std::io::ErrorKind::NotFound => 127,
+                    _ => 126,
+                }
+            }
+            _ => 1,
         }
     }
-    shown
 }
 
 /// Prints bytes.
@@ -142,16 +153,4 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
         serde_json::to_string_pretty(value).map_err(|error| Error::Output(error.into()))?;
     text.push('\n');
     print(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::plain;
-
-    #[test]
-    fn control_characters_are_shown() {
-        assert_eq!(plain("it fails:\n\tμ"), "it fails:\n\tμ");
-        let hostile = "\u{1b}]52;c;cm0=\u{7}\r\u{9b}2J";
-        assert_eq!(plain(hostile), "\\u{1b}]52;c;cm0=\\u{7}\\r\\u{9b}2J");
-    }
 }

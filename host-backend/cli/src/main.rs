@@ -17,26 +17,74 @@ mod top;
 mod travel;
 mod values;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
+use paragpu_control::admin::Response;
+use paragpu_control::terminal::plain;
 
-use crate::arguments::{Arguments, Command};
+use crate::arguments::{Arguments, Command, Output};
 use crate::error::Error;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match run(&arguments) {
+    let (outcome, output) = match parse() {
+        Ok((arguments, output)) => (run(&arguments), output),
+        Err(answer) => (show(&answer), Output::Text),
+    };
+    match outcome {
         Ok(code) => code,
         // The reader of the output has closed it.
         Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("paragpu: {}", error::plain(&error::chain(&error)));
-            ExitCode::FAILURE
+            report(&error, output);
+            ExitCode::from(error.status())
         }
     }
+}
+
+/// The command line, and the output format of its command.
+fn parse() -> Result<(Arguments, Output), clap::Error> {
+    let mut command = Arguments::command();
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    let arguments = Arguments::from_arg_matches(&matches);
+    let arguments = arguments.map_err(|error| error.format(&mut command))?;
+    Ok((arguments, output_of(&matches)))
+}
+
+fn output_of(matches: &ArgMatches) -> Output {
+    match matches.subcommand() {
+        Some((_, command)) => output_of(command),
+        // Not every command has the option.
+        None => match matches.try_get_one("output") {
+            Ok(Some(output)) => *output,
+            _ => Output::Text,
+        },
+    }
+}
+
+/// Shows help, the version, or how a command line is wrong.
+fn show(answer: &clap::Error) -> Result<ExitCode, Error> {
+    if answer.use_stderr() {
+        answer.exit();
+    }
+    let shown = answer.print().and_then(|()| std::io::stdout().flush());
+    shown.map_err(Error::Output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints why a command failed: to standard error, and with `-o json` as an object to standard
+/// output, too.
+fn report(error: &Error, output: Output) {
+    let reason = error::chain(error);
+    if output == Output::Json && !matches!(error, Error::Output(_)) {
+        let error = reason.clone();
+        // Standard error says it, too.
+        let _ = error::print_json_line(&Response::Error { error });
+    }
+    eprintln!("paragpu: {}", plain(&reason));
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode, Error> {

@@ -6,11 +6,12 @@ use std::process::ExitCode;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use paragpu_control::admin::{self, Figures, Moved, Progress, Request, Response};
+use paragpu_control::terminal::{plain, plain_line};
 use paragpu_control::worker::Phase;
 
 use crate::arguments::{Migrate, Output};
 use crate::control::{Control, unexpected};
-use crate::error::{Error, plain, print, print_json};
+use crate::error::{Error, print, print_json};
 use crate::sessions::bytes;
 
 /// `paragpu migrate`. Fails where one of several sessions did not move.
@@ -27,20 +28,13 @@ pub fn migrate(control: &Control, migrate: &Migrate) -> Result<ExitCode, Error> 
         most_pause_ms: None,
     });
     let output = migrate.output;
-    let done = match carry_out(control, &request, output) {
-        // Programs read the outcome at standard output, people at standard error.
-        Err(Error::Refused(error)) if output == Output::Json => {
-            let response = Response::Error {
-                error: error.clone(),
-            };
-            print_json(&response)?;
-            return Err(Error::Refused(error));
-        }
-        done => done?,
-    };
+    let done = carry_out(control, &request, output)?;
     let Response::Moved { sessions } = done else {
         let session = migrate.session.unwrap_or_default();
-        tell(&done, output, &format!("session {session} moved"))?;
+        let Response::Done(figures) = &done else {
+            return Err(unexpected());
+        };
+        tell(&done, output, &moved(session, figures))?;
         return Ok(ExitCode::SUCCESS);
     };
     let good = sessions.iter().all(|session| session.moved);
@@ -63,14 +57,24 @@ pub fn url(to: &str) -> String {
 }
 
 /// The outcome for one of several sessions.
-pub fn outcome_line(moved: &Moved) -> String {
-    let Moved { session, vm, .. } = moved;
-    match &moved.error {
+pub fn outcome_line(outcome: &Moved) -> String {
+    let Moved { session, vm, .. } = outcome;
+    let vm = plain_line(vm);
+    match &outcome.error {
         Some(error) => format!("session {session} of {vm} did not move: {}\n", plain(error)),
         None => format!(
-            "session {session} of {vm} moved: {}\n",
-            took(&moved.figures)
+            "{}: {}\n",
+            moved(format_args!("{session} of {vm}"), &outcome.figures),
+            took(&outcome.figures)
         ),
+    }
+}
+
+/// That a session moved, and its new number if this daemon knows it.
+fn moved(session: impl std::fmt::Display, figures: &Figures) -> String {
+    match figures.new_session {
+        Some(new) => format!("session {session} moved, and is session {new} now"),
+        None => format!("session {session} moved"),
     }
 }
 
@@ -147,12 +151,19 @@ pub fn restore(
     })
 }
 
-/// The daemon does not know this process's directory.
+/// The daemon does not know this process's directory, and gets it as text.
 fn absolute(directory: &Path) -> Result<PathBuf, Error> {
-    std::path::absolute(directory).map_err(|source| Error::Write {
+    let absolute = std::path::absolute(directory).map_err(|source| Error::Write {
         path: directory.to_owned(),
         source,
-    })
+    })?;
+    if absolute.to_str().is_none() {
+        return Err(Error::Refused(format!(
+            "the name of {} is not UTF-8, as the names of checkpoints' directories must be",
+            absolute.display()
+        )));
+    }
+    Ok(absolute)
 }
 
 /// Gives an order, and shows how far it is.

@@ -2,30 +2,33 @@
 //! runtime inside.
 
 mod carried;
+mod collect;
 mod packages;
 mod switch;
 
-use carried::{Carried, OnDisk};
+use carried::Carried;
+use collect::{Found, NotLoaded, Unread, collect, open};
 use packages::Package;
 pub use switch::redirected;
 use switch::{NotRedirected, REDIRECTOR};
 
 use std::collections::BTreeSet;
+use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::{env, fs};
 
 use paragpu_redirect::facts::{Facts, TEXT};
-use paragpu_redirect::image::Image;
+use paragpu_redirect::program::Kind;
 use paragpu_redirect::symbols::{Shared, Table, shared};
 use paragpu_redirect::{Interface, find};
 use serde::Serialize;
 
 use crate::arguments::Output;
-use crate::error::{Error, plain, print, print_json};
+use crate::error::{Error, print, print_json};
+use paragpu_control::terminal::plain;
 
 /// NCCL's settings in a guest, as `/etc/nccl.conf` of the packages has them. Kernels of two
 /// processes do not see shared memory coherently, so ranks use sockets, unless their GPUs
@@ -34,8 +37,6 @@ use crate::error::{Error, plain, print, print_json};
 const NCCL: [(&str, &str); 2] = [("NCCL_SHM_DISABLE", "1"), ("NCCL_P2P_LEVEL", "SYS")];
 /// The directory in which the packages install the guest's libraries.
 const INSTALLED: &str = "/usr/lib/paragpu";
-/// The loader of 64-bit programs, which can list what a program loads.
-const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
 /// Runs a program with the guest's libraries before all others. Returns only on failure.
 pub fn run(libraries: Option<&Path>, program: &OsStr, arguments: &[OsString]) -> Error {
@@ -60,6 +61,13 @@ pub fn command(
     let redirector = folder.join(REDIRECTOR);
     if !redirector.is_file() {
         return Err(Error::NoLibraries { path: redirector });
+    }
+    // The loader splits LD_PRELOAD at these, and has no way to quote them.
+    let splits = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
+    if folder.as_os_str().as_bytes().iter().any(splits) {
+        return Err(Error::Unloadable {
+            path: folder.clone(),
+        });
     }
     let before = |variable: &str, first: &Path, separator: &str| {
         let mut value = first.as_os_str().to_owned();
@@ -96,21 +104,21 @@ struct Report {
     /// Programs and libraries that the loader cannot load here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_loaded: Vec<NotLoaded>,
+    /// Programs with runtimes that the redirector leaves alone, because they have more rights
+    /// than their user.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    privileged: Vec<PathBuf>,
+    /// What could not be read, and may contain more.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unread: Vec<Unread>,
     /// Why programs started here are not redirected.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_redirected: Option<String>,
 }
 
-/// A program or library that the loader cannot load.
-#[derive(Debug, Serialize)]
-struct NotLoaded {
-    object: PathBuf,
-    /// The loader's message.
-    reason: String,
-}
-
 /// Reports the runtimes in programs, libraries and folders without running them. Fails
-/// if one of them is not served, or if the loader cannot load a program.
+/// if one of them is not served, if the loader cannot load a program, or if something cannot be
+/// read.
 pub fn examine(paths: &[PathBuf], output: Output) -> Result<ExitCode, Error> {
     let facts = Facts::parse(TEXT).map_err(Error::Facts)?;
     let mut found = Found::default();
@@ -121,21 +129,37 @@ pub fn examine(paths: &[PathBuf], output: Output) -> Result<ExitCode, Error> {
         objects,
         packages,
         not_loaded,
+        privileged,
+        unread,
     } = found;
     let runtimes: Vec<Carried> = objects
         .iter()
         .flat_map(|object| inside(object, &facts))
+        .collect();
+    let carries = |objects: &BTreeSet<PathBuf>| {
+        let mut runtimes = runtimes.iter();
+        runtimes.any(|carried| objects.contains(&carried.object))
+    };
+    let privileged: Vec<PathBuf> = privileged
+        .into_iter()
+        .filter(|(_, objects)| carries(objects))
+        .map(|(program, _)| program)
         .collect();
     let missing = redirected().err();
     let fails = missing.as_ref().is_some_and(NotRedirected::fails);
     let served = |carried: &Carried| carried.served_by.is_some() && !fails;
     let report = Report {
         version: 1,
-        ok: runtimes.iter().all(served) && not_loaded.is_empty(),
+        ok: runtimes.iter().all(served)
+            && not_loaded.is_empty()
+            && privileged.is_empty()
+            && unread.is_empty(),
         objects: objects.len(),
         packages: packages::using_cuda(&packages, &objects, &runtimes),
         runtimes,
         not_loaded,
+        privileged,
+        unread,
         not_redirected: missing.map(|missing| missing.to_string()),
     };
     match output {
@@ -149,114 +173,23 @@ pub fn examine(paths: &[PathBuf], output: Output) -> Result<ExitCode, Error> {
     })
 }
 
-/// The objects in the given paths.
-#[derive(Debug, Default)]
-struct Found {
-    objects: BTreeSet<PathBuf>,
-    /// Folders that describe Python packages.
-    packages: BTreeSet<PathBuf>,
-    not_loaded: Vec<NotLoaded>,
-}
-
-/// Collects the objects of a path: the files of a folder, or a program and the libraries
-/// that it loads at its start.
-fn collect(path: &Path, into: &mut Found) -> Result<(), Error> {
-    let read = |source| Error::Read {
-        path: path.into(),
-        source,
-    };
-    let found = fs::canonicalize(path)
-        .or_else(|error| in_search_path(path).ok_or(error))
-        .map_err(read)?;
-    if found.is_dir() {
-        if packages::describes_package(&found) {
-            into.packages.insert(found.clone());
-        }
-        for entry in fs::read_dir(&found).map_err(read)? {
-            let entry = entry.map_err(read)?;
-            let kind = entry.file_type().map_err(read)?;
-            if kind.is_dir() {
-                collect(&entry.path(), into)?;
-            } else if kind.is_file() && is_object(&entry.path()) {
-                into.objects.insert(entry.path());
-            }
-        }
-        return Ok(());
-    }
-    // Opening a FIFO would block until its other end is opened.
-    if !found.is_file() || !is_object(&found) {
-        return Err(Error::NoObject { path: found });
-    }
-    // The loader crashes on a static program, which needs no library.
-    if open(&found).is_some_and(|image| image.dynamic().is_some()) {
-        collect_libraries(&found, into);
-    }
-    into.objects.insert(found);
-    Ok(())
-}
-
-/// Collects the libraries of a program. The loader lists them without running any of its code.
-fn collect_libraries(program: &Path, into: &mut Found) {
-    let listed = Command::new(LOADER).arg("--list").arg(program).output();
-    let Ok(mut listed) = listed else { return };
-    if !listed.status.success() {
-        let said = String::from_utf8_lossy(&listed.stderr).trim().to_owned();
-        into.not_loaded.push(NotLoaded {
-            object: program.into(),
-            reason: match said.is_empty() {
-                true => format!("the loader fails ({})", listed.status),
-                false => said,
-            },
-        });
-        // This lists the libraries that it finds even if it does not find all.
-        let mut again = Command::new(LOADER);
-        let again = again.arg(program).env("LD_TRACE_LOADED_OBJECTS", "1");
-        match again.output() {
-            Ok(output) => listed = output,
-            Err(_) => return,
-        }
-    }
-    for line in listed.stdout.split(|&byte| byte == b'\n') {
-        let line = String::from_utf8_lossy(line);
-        if let Some((_, place)) = line.split_once("=> ")
-            && let Some((library, _)) = place.rsplit_once(" (")
-            && let Ok(library) = fs::canonicalize(library)
-        {
-            into.objects.insert(library);
-        }
-    }
-}
-
-/// Finds a command in PATH.
-fn in_search_path(name: &Path) -> Option<PathBuf> {
-    if name.components().count() != 1 {
-        return None;
-    }
-    env::split_paths(&env::var_os("PATH")?)
-        .map(|folder| folder.join(name))
-        .find_map(|candidate| fs::canonicalize(candidate).ok())
-}
-
-fn open(path: &Path) -> Option<Image<OnDisk>> {
-    Image::of_file(OnDisk(File::open(path).ok()?))
-}
-
-fn is_object(path: &Path) -> bool {
-    open(path).is_some()
-}
-
 /// The runtimes inside an object.
 fn inside(object: &Path, facts: &Facts<'_>) -> Vec<Carried> {
-    let Some(image) = open(object) else {
+    let Ok(Some(image)) = open(object) else {
         return Vec::new();
     };
+    // No redirector can be loaded into it.
+    let is_static = collect::kind(&image) == Some(Kind::Static);
     let carried = |kind, releases: &str, interface: Option<Interface>, detail: &str| Carried {
         object: object.into(),
         kind,
         releases: releases.split_whitespace().map(str::to_owned).collect(),
-        served_by: interface.map(Interface::library),
+        served_by: interface.filter(|_| !is_static).map(Interface::library),
         build_id: image.build_id().map(|id| id.to_string()),
-        detail: detail.into(),
+        detail: match is_static {
+            true => format!("{detail}, in a program without a dynamic loader"),
+            false => detail.into(),
+        },
     };
     let dynamic = image.dynamic();
     match dynamic.and_then(|dynamic| shared(&image, &dynamic)) {
@@ -268,7 +201,7 @@ fn inside(object: &Path, facts: &Facts<'_>) -> Vec<Carried> {
             };
             return vec![carried("shared", "", interface, detail)];
         }
-        None if !find::may_carry(&image) => return Vec::new(),
+        None if !is_static && !find::may_carry(&image) => return Vec::new(),
         None => {}
     }
     let (mut exact, mut alike) = (Vec::new(), None);
@@ -337,6 +270,17 @@ fn text(report: &Report) -> String {
             "not redirected: {reason}; `paragpu run PROGRAM` redirects one program"
         );
     }
+    for program in &report.privileged {
+        let _ = writeln!(
+            text,
+            "{}: NOT REDIRECTED: it runs with more rights than its user (setuid, setgid or file \
+             capabilities)",
+            program.display()
+        );
+    }
+    for Unread { path, reason } in &report.unread {
+        let _ = writeln!(text, "{}: NOT READ: {reason}", path.display());
+    }
     for NotLoaded { object, reason } in &report.not_loaded {
         let advice = match reason.contains("libcuda") {
             true => "; `paragpu run PROGRAM` adds paragpu's libraries to LD_LIBRARY_PATH",
@@ -357,6 +301,8 @@ fn text(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -374,46 +320,6 @@ mod tests {
                 .iter()
                 .all(|object| inside(object, &facts).is_empty())
         );
-    }
-
-    /// Compiles a C program and a library that it needs, which is missing if `missing`.
-    fn program(folder: &Path, missing: bool) -> PathBuf {
-        let compile = |arguments: &[&str]| {
-            let mut compiler = Command::new("cc");
-            let status = compiler.current_dir(folder).args(arguments).status();
-            assert!(status.expect("a C compiler").success(), "{arguments:?}");
-        };
-        fs::write(folder.join("library.c"), "int f(void) { return 0; }").expect("it is written");
-        let program = "int f(void); int main(void) { return f(); }";
-        fs::write(folder.join("program.c"), program).expect("it is written");
-        let library = "libneeded.so";
-        compile(&["-shared", "-fPIC", "-o", library, "library.c"]);
-        compile(&["-Wl,-rpath,$ORIGIN", "-o", "program", "program.c", library]);
-        if missing {
-            fs::remove_file(folder.join(library)).expect("it is removed");
-        }
-        folder.join("program")
-    }
-
-    #[test]
-    fn a_program_that_cannot_start_is_reported() {
-        for missing in [false, true] {
-            let folder = tempfile::tempdir().expect("a folder");
-            let mut found = Found::default();
-            collect(&program(folder.path(), missing), &mut found).expect("a program");
-            let reasons: Vec<&str> = found
-                .not_loaded
-                .iter()
-                .map(|it| it.reason.as_str())
-                .collect();
-            let named = |name: &str| found.objects.iter().any(|it| it.ends_with(name));
-            assert!(named("program") && named("libc.so.6"), "{found:?}");
-            match reasons.as_slice() {
-                [] => assert!(!missing && named("libneeded.so"), "{found:?}"),
-                [reason] => assert!(missing && reason.contains("libneeded.so"), "{reason}"),
-                more => panic!("{more:?}"),
-            }
-        }
     }
 
     #[test]
@@ -438,19 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_searched_and_other_files_are_refused() {
+    fn libraries_whose_folder_the_loader_would_split_are_refused() {
         let folder = tempfile::tempdir().expect("a folder");
-        fs::create_dir(folder.path().join("inner")).expect("another");
-        let own = env::current_exe().expect("own path");
-        fs::copy(own, folder.path().join("inner/program")).expect("a copy");
-        let script = folder.path().join("script");
-        fs::write(&script, "#!/bin/sh\n").expect("it is written");
-        let mut found = Found::default();
-        collect(folder.path(), &mut found).expect("a folder");
-        assert_eq!(found.objects.len(), 1, "{found:?}");
-        assert!(matches!(
-            collect(&script, &mut found),
-            Err(Error::NoObject { .. })
-        ));
+        for name in ["a b", "a:b"] {
+            let libraries = folder.path().join(name);
+            fs::create_dir(&libraries).expect("a folder");
+            fs::write(libraries.join(REDIRECTOR), "").expect("it is written");
+            let refused = command(Some(&libraries), OsStr::new("true"), &[]);
+            assert!(matches!(refused, Err(Error::Unloadable { .. })), "{name}");
+        }
     }
 }

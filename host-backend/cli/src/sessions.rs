@@ -5,10 +5,11 @@ use paragpu_config::Size;
 use paragpu_control::admin::{
     Activity, CheckpointInfo, DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo,
 };
+use paragpu_control::terminal::{plain, plain_line};
 
 use crate::arguments::{Output, Share};
 use crate::control::{Control, unexpected};
-use crate::error::{Error, plain, print, print_json};
+use crate::error::{Error, print, print_json};
 
 /// `paragpu list`.
 pub fn list(control: &Control, output: Output) -> Result<(), Error> {
@@ -39,7 +40,7 @@ pub fn list(control: &Control, output: Output) -> Result<(), Error> {
                     .map_or_else(String::new, last_written),
             );
         }
-        table.add_row(row);
+        table.add_row(cells(row));
     }
     print(lines(&table))
 }
@@ -48,7 +49,7 @@ fn last_written(checkpoint: &CheckpointInfo) -> String {
     let ago = format!("{} ago", age(checkpoint.age));
     match &checkpoint.error {
         None => ago,
-        Some(error) => format!("{ago}; since then {}", plain(error)),
+        Some(error) => format!("{ago}; since then {error}"),
     }
 }
 
@@ -136,7 +137,7 @@ pub fn status(control: &Control, output: Output) -> Result<(), Error> {
             right(&mut table, number);
         }
         for device in &stats.devices {
-            table.add_row(device_row(device));
+            table.add_row(cells(device_row(device)));
         }
         text.push('\n');
         text += &lines(&table);
@@ -145,7 +146,7 @@ pub fn status(control: &Control, output: Output) -> Result<(), Error> {
         let mut table = table(&["VM", "SESSIONS", "LIMIT", "MEMORY", "LIMIT"]);
         (1..5).for_each(|column| right(&mut table, column));
         for vm in &stats.vms {
-            table.add_row(vm_row(vm));
+            table.add_row(cells(vm_row(vm)));
         }
         text.push('\n');
         text += &lines(&table);
@@ -155,7 +156,7 @@ pub fn status(control: &Control, output: Output) -> Result<(), Error> {
 
 fn summary(stats: &Stats) -> String {
     let search = match (&stats.problem, stats.ready) {
-        (Some(problem), _) => format!("no device: {problem}\n"),
+        (Some(problem), _) => format!("no device: {}\n", plain(problem)),
         (None, false) => "looking for devices\n".into(),
         (None, true) => String::new(),
     };
@@ -192,6 +193,11 @@ fn vm_row(vm: &VmInfo) -> [String; 5] {
         bytes(vm.device_memory),
         limit(vm.device_memory_limit, bytes(vm.device_memory_limit)),
     ]
+}
+
+/// The cells of a row, which may have names and reasons of others.
+pub fn cells(row: impl IntoIterator<Item = String>) -> Vec<String> {
+    row.into_iter().map(|cell| plain_line(&cell)).collect()
 }
 
 /// A table without borders.
@@ -253,6 +259,22 @@ pub fn age(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_others_are_shown_and_not_obeyed() {
+        let vm = VmInfo {
+            vm: "a\u{1b}[31m\nb".into(),
+            sessions: 1,
+            session_limit: 0,
+            device_memory: 0,
+            device_memory_limit: 0,
+        };
+        let mut table = table(&["VM", "SESSIONS", "LIMIT", "MEMORY", "LIMIT"]);
+        table.add_row(cells(vm_row(&vm)));
+        let text = lines(&table);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.contains("a\\u{1b}[31m\\nb"), "{text}");
+    }
 
     #[test]
     fn sizes_and_ages_are_readable() {

@@ -7,7 +7,9 @@ mod screen;
 mod view;
 
 use std::io::IsTerminal as _;
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{poll, read};
 use ratatui::crossterm::execute;
@@ -15,6 +17,8 @@ use ratatui::crossterm::terminal::{EnterAlternateScreen, size};
 use ratatui::layout::Rect;
 use ratatui::{DefaultTerminal, TerminalOptions, Viewport};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use crate::arguments::Output;
 use crate::control::Control;
@@ -23,6 +27,9 @@ pub use options::Options;
 pub use pool::top as pool;
 use screen::Key;
 use view::{sample, view};
+
+/// Maximum time until a signal ends the view: signals do not interrupt the wait for keys.
+const SIGNALS: Duration = Duration::from_millis(100);
 
 /// `paragpu top`.
 pub fn top(control: &Control, options: Options) -> Result<(), Error> {
@@ -79,6 +86,11 @@ fn hung_up() -> bool {
 fn show(control: &Control, mut options: Options) -> Result<(), Error> {
     let mut before = sample(control)?;
     let mut now = sample(control)?;
+    // A signal's default would end the process without restoring the terminal.
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGHUP, SIGINT] {
+        flag::register(signal, Arc::clone(&ended)).map_err(Error::Output)?;
+    }
     let mut terminal = terminal().map_err(Error::Output)?;
     let _screen = Screen;
     let mut next = Instant::now() + options.interval;
@@ -87,11 +99,17 @@ fn show(control: &Control, mut options: Options) -> Result<(), Error> {
         terminal
             .draw(|frame| screen::draw(frame, &now.stats, &view, options.sort))
             .map_err(Error::Output)?;
-        if hung_up() {
-            return Ok(());
-        }
-        let left = next.saturating_duration_since(Instant::now());
-        if poll(left).map_err(Error::Output)? {
+        let pressed = loop {
+            if hung_up() || ended.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let left = next.saturating_duration_since(Instant::now());
+            let pressed = poll(left.min(SIGNALS)).map_err(Error::Output)?;
+            if pressed || left.is_zero() {
+                break pressed;
+            }
+        };
+        if pressed {
             match screen::key(&read().map_err(Error::Output)?) {
                 Key::Quit => return Ok(()),
                 Key::Sort(sort) => options.sort = sort,

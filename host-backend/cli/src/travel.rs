@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use paragpu_control::admin::{self, Moved, Request, Response, SessionInfo};
+use paragpu_control::terminal::plain;
 use paragpu_libvirt::host::Host;
 use paragpu_libvirt::{Asked, Connection, Detach, VmName, travel};
 use serde::Serialize;
@@ -100,7 +101,7 @@ fn until<T>(deadline: Instant, attempt: impl Fn() -> Result<T, Error>) -> Result
             Err(error) if passes(&error) && Instant::now() + PAUSE < deadline => {
                 let reason = error.to_string();
                 if reason != said {
-                    eprintln!("paragpu: waiting: {reason}");
+                    eprintln!("paragpu: waiting: {}", plain(&reason));
                     said = reason;
                 }
                 std::thread::sleep(PAUSE);

@@ -169,6 +169,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                             blackout_ms: 1.5,
                             longest_delay_ms: 2.5,
                             total_ms: 10.25,
+                            new_session: Some(21),
                         })
                     }
                     Request::Migrate(Migrate { vm: Some(vm), .. }) => Response::Moved {
@@ -330,7 +331,7 @@ fn sessions_are_moved_by_number_or_by_their_vm() {
     assert!(moved.status.success(), "{}", text(&moved.stderr));
     assert_eq!(
         text(&moved.stdout),
-        "session 12 moved: 4KiB in 10.2 ms, stopped for 1.5 ms, longest delay of a call 2.5 ms\n"
+        "session 12 moved, and is session 21 now: 4KiB in 10.2 ms, stopped for 1.5 ms, longest delay of a call 2.5 ms\n"
     );
     let by_vm = ["migrate", "--vm", "blue", to[0], to[1], "-o", "json"];
     let moved = paragpu(directory.path(), &by_vm);
@@ -347,8 +348,10 @@ fn sessions_are_moved_by_number_or_by_their_vm() {
     assert_eq!(done["error"], "not served here");
     assert_eq!(text(&stays.stderr), "paragpu: not served here\n");
     assert_eq!(stays.status.code(), Some(1));
-    let restored = paragpu(directory.path(), &["restore", "."]);
+    let restored = paragpu(directory.path(), &["restore", ".", "-o", "json"]);
     assert_eq!(text(&restored.stderr), "paragpu: not served here\n");
+    let done: serde_json::Value = serde_json::from_slice(&restored.stdout).unwrap();
+    assert_eq!(done["error"], "not served here");
     let moved = paragpu(directory.path(), &by_vm[..5]);
     assert!(text(&moved.stdout).ends_with("session 2 of blue did not move: it is busy\n"));
     server.join().unwrap();
@@ -382,7 +385,12 @@ fn certificates_are_of_one_authority_and_never_replaced() {
     assert!(!again.status.success());
     assert!(text(&again.stderr).contains("--renew"));
     assert!(!of("ca").status.success());
-    assert!(!of("../x").status.success());
+    for wrong in ["../x", "exa mple", "fe80::1%eth0", "a..b", ""] {
+        let said = text(&of(wrong).stderr);
+        assert!(said.contains("DNS name"), "{wrong}: {said}");
+    }
+    assert!(of("*.gpu.example").status.success());
+    assert!(of("fe80::1").status.success());
     for key in ["ca.key", "gpu1.example.key", "10.0.0.2.key"] {
         let file = std::fs::metadata(directory.path().join(key)).unwrap();
         assert_eq!(
@@ -450,6 +458,14 @@ fn no_daemon_is_said_with_its_place() {
         &["list", "--control", other.to_str().unwrap()],
     );
     assert!(text(&list.stderr).contains("elsewhere"));
+    for command in ["list", "status", "top"] {
+        let failed = paragpu(directory.path(), &[command, "-o", "json"]);
+        assert_eq!(failed.status.code(), Some(1), "{command}");
+        let said: serde_json::Value = serde_json::from_slice(&failed.stdout).unwrap();
+        assert_eq!(said["answer"], "error", "{command}");
+        let reason = said["error"].as_str().unwrap();
+        assert_eq!(text(&failed.stderr), format!("paragpu: {reason}\n"));
+    }
 }
 
 fn findings(output: &Output) -> (bool, Vec<(String, String, String)>) {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+pub(crate) use paragpu_protocol::chain;
 use thiserror::Error;
 
 /// Why the daemon cannot start or continue.
@@ -74,15 +75,4 @@ impl Error {
             other => other,
         }
     }
-}
-
-/// An error and its causes, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text += &format!(": {source}");
-        cause = source.source();
-    }
-    text
 }

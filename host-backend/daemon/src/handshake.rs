@@ -88,7 +88,7 @@ pub struct Arrival {
     pub follows: bool,
     /// Its connection is not handed over: the guest reconnects before the session is complete.
     pub reconnects: bool,
-    /// When its guest's certificate expires, in seconds since 1970, by the source worker;
+    /// When its guest's certificate expires, in seconds since 1970, by the source's daemon;
     /// `None` if the guest showed none.
     pub expires: Option<u64>,
 }
@@ -362,9 +362,9 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<SessionRequest, String> {
     })
 }
 
-/// Checks a session that arrives from another daemon's worker. It brings memory and a
-/// secret, and names its VM, so only a process with this daemon's privileges or a host
-/// with a certificate may send it.
+/// Checks a session that arrives from another worker, as that worker's daemon announces it.
+/// It brings memory and a secret, and names its VM, so only a process with this daemon's
+/// privileges or a host with a certificate may announce it.
 fn arrived(payload: &[u8], peer: &Peer) -> Result<SessionRequest, String> {
     let arrive: Arrive<'_> =
         decode_all(payload).map_err(|error| format!("bad arrival: {error}"))?;

@@ -32,41 +32,40 @@
         clippy::panic
     )
 )]
-#![deny(unsafe_code)]
 
 pub mod arguments;
 pub mod broker;
-pub mod cgroup;
+mod cgroup;
 pub mod confine;
-pub mod console;
-pub mod device;
+mod console;
+mod device;
 mod error;
-pub mod handshake;
-pub mod handshake_threads;
-pub mod leases;
-pub mod leftovers;
-pub mod link;
-pub mod listener;
+mod handshake;
+mod handshake_threads;
+mod leases;
+mod leftovers;
+mod link;
+mod listener;
 pub mod logging;
-pub mod metrics;
-pub mod noise;
-pub mod notes;
-pub mod offers;
-pub mod placement;
-pub mod protection;
-pub mod received_fd;
-pub mod reception;
-pub mod scrape;
-pub mod session;
-pub mod shares;
-pub mod slots;
-pub mod spawner;
-pub mod spawner_process;
-pub mod subordinate;
-pub mod sys;
-pub mod tenants;
-pub mod tls;
+mod metrics;
+mod noise;
+mod notes;
+mod offers;
+mod placement;
+mod protection;
+mod received_fd;
+mod reception;
+mod scrape;
+mod session;
+mod shares;
+mod slots;
+mod spawner;
+mod spawner_process;
+mod subordinate;
+mod sys;
+mod tenants;
+mod tls;
 pub mod users;
-pub mod worker;
+mod worker;
 
 pub use error::Error;

@@ -9,14 +9,17 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::handshake::Guest;
 use crate::listener::Peer;
 use crate::reception::PeerIdentity;
 use crate::slots::Slots;
 use paragpu_communicator_secure::Credentials;
+use paragpu_communicator_stream::handshake::send_frame;
 use paragpu_communicator_stream::relay::{Broken, relay, relay_known};
+use paragpu_protocol::codec::encode_all;
+use paragpu_protocol::handshake::{ARRIVE, Arrive};
 use parking_lot::Mutex;
 
 /// Timeout for each address of a host.
@@ -238,6 +241,18 @@ impl Links {
     }
 }
 
+/// Announces a session to the destination's daemon, before its worker gets the link: that
+/// daemon believes what the first frame says about the session. Does not wait: an empty
+/// socket has room for it.
+///
+/// # Errors
+/// One sentence.
+pub fn announce(link: &OwnedFd, arrive: &Arrive<'_>, place: &Destination) -> Result<(), String> {
+    let payload = encode_all(arrive);
+    send_frame(link, ARRIVE, 0, 0, &payload, Some(Instant::now()))
+        .map_err(|error| format!("no paragpud answers at {place}: {error}"))
+}
+
 /// Reports to the worker at the other end why there is no link.
 fn refuse(far: UnixStream, reason: &str) {
     let Ok(socket) = far.try_clone() else { return };
@@ -289,7 +304,51 @@ fn connect_tcp(name: &str, port: u16) -> std::io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use paragpu_protocol::codec::{Text, decode_all};
+    use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
+    use paragpu_protocol::handshake::{ANY_DEVICE, MAGIC, VERSION};
+
     use super::*;
+
+    #[test]
+    fn a_session_is_announced_before_its_worker_gets_the_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("guests");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let place = Destination::Socket(path);
+        let link = Links::default().open(&place, None).unwrap();
+        let arrive = Arrive {
+            magic: MAGIC,
+            version: VERSION,
+            vm: Text("alpha"),
+            device: 1,
+            token: [7; 16],
+            guest_pid: 5,
+            communicator: Text("tcp"),
+            follows: Text(""),
+            wanted: ANY_DEVICE,
+            expires: 9,
+        };
+        announce(&link, &arrive, &place).unwrap();
+        let mut worker = UnixStream::from(link);
+        worker.write_all(b"a worker's own frame").unwrap();
+        drop(worker);
+        let mut bytes = Vec::new();
+        listener
+            .accept()
+            .unwrap()
+            .0
+            .read_to_end(&mut bytes)
+            .unwrap();
+        let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().unwrap();
+        let header = FrameHeader::from_bytes(header).unwrap();
+        assert_eq!(header.kind, ARRIVE);
+        let (announced, rest) = rest.split_at(header.payload_len());
+        assert_eq!(decode_all::<Arrive<'_>>(announced).unwrap(), arrive);
+        assert_eq!(rest, b"a worker's own frame");
+    }
 
     #[test]
     fn places_are_urls() {

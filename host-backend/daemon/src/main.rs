@@ -8,6 +8,7 @@ use paragpu_config::host::Host;
 use paragpu_daemon::arguments::Arguments;
 use paragpu_daemon::broker::Broker;
 use paragpu_daemon::{Error, logging, users};
+use paragpu_protocol::chain;
 
 fn main() -> ExitCode {
     if std::env::args_os()
@@ -20,13 +21,7 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let mut text = format!("paragpud: {error}");
-            let mut cause = std::error::Error::source(&error);
-            while let Some(source) = cause {
-                text += &format!(": {source}");
-                cause = source.source();
-            }
-            eprintln!("{text}");
+            eprintln!("paragpud: {}", chain(&error));
             ExitCode::FAILURE
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tracing::callsite::Identifier;
-use tracing::{Event, Subscriber};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
@@ -70,14 +70,21 @@ impl<S: Subscriber> Layer<S> for Limit {
             bucket.take(now)
         };
         if let Some(missing) = taken.filter(|missing| *missing > 0) {
-            let line = event.metadata().line();
-            tracing::warn!(
-                missing,
-                line,
-                "this many lines like the next were suppressed"
-            );
+            say(*event.metadata().level(), missing);
         }
         taken.is_some()
+    }
+}
+
+/// Logs how many lines were suppressed, at their level.
+fn say(level: Level, missing: u64) {
+    const SUPPRESSED: &str = "this many lines like the next were suppressed";
+    match level {
+        Level::ERROR => tracing::error!(missing, "{SUPPRESSED}"),
+        Level::WARN => tracing::warn!(missing, "{SUPPRESSED}"),
+        Level::INFO => tracing::info!(missing, "{SUPPRESSED}"),
+        Level::DEBUG => tracing::debug!(missing, "{SUPPRESSED}"),
+        Level::TRACE => tracing::trace!(missing, "{SUPPRESSED}"),
     }
 }
 

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use paragpu_control::exchange::{Offer, Token};
+use paragpu_control::exchange::{self, Offer, Token};
 
 use crate::received_fd::ReceivedFd;
 
 /// Maximum number of offers of a VM. Each uses a descriptor of the daemon.
-const MAX_OFFERS: usize = if cfg!(test) { 8 } else { 4096 };
+const MAX_OFFERS: usize = if cfg!(test) { 8 } else { exchange::MAX_OFFERS };
 /// Number of offers that a VM may have in any case, whatever others have.
 const ENSURED: usize = if cfg!(test) { 2 } else { 64 };
 /// Maximum number of VMs that have sessions at the same time.
@@ -74,12 +74,6 @@ impl Offers {
     #[must_use]
     pub fn len(&self) -> usize {
         self.offered.values().map(Vec::len).sum()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.offered.is_empty()
     }
 
     fn is_full(&self, room: Room) -> bool {
@@ -340,7 +334,7 @@ mod tests {
             offers.release_moved(session);
             assert!(offers.charges().is_empty());
         }
-        assert!(offers.is_empty() && offers.left.is_empty());
+        assert!(offers.offered.is_empty() && offers.left.is_empty());
     }
 
     #[test]

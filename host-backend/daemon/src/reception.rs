@@ -298,12 +298,6 @@ impl Reception {
         self.waiting.len()
     }
 
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
     /// Closes all connections.
     pub fn clear(&mut self) {
         *self = Self::default();

@@ -223,6 +223,13 @@ impl Shares {
         self.given.insert(owner, share);
     }
 
+    /// Gives a session's own share, if it has one, to the session that continues it.
+    pub fn hand_on(&mut self, session: u64, successor: u64) {
+        if let Some(share) = self.given.remove(&Owner::Session(session)) {
+            self.given.insert(Owner::Session(successor), share);
+        }
+    }
+
     /// The share of an owner. A session without its own has that of its VM.
     #[must_use]
     pub fn share_of(&self, host: &Host, owner: &Owner) -> TimeShare {

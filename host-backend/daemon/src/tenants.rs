@@ -442,6 +442,25 @@ fn check_name(vm: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Checks the name of a session that arrives or is restored: it can be printed, and is no
+/// longer than the names that this host gives. These are a VM's of a device process, a
+/// certificate or host.toml, `uid N`, `cid N` and addresses.
+///
+/// # Errors
+/// One sentence.
+pub fn check_tenant(vm: &str) -> Result<(), String> {
+    // Debug output escapes whatever is invisible or changes other characters.
+    let printable = |letter: char| "'\"\\".contains(letter) || letter.escape_debug().len() == 1;
+    if (1..=MAX_NAME).contains(&vm.len()) && vm.chars().all(printable) {
+        return Ok(());
+    }
+    Err(format!(
+        "the session is of {:?}, which is not a valid name of a VM, user or address: such a name \
+         has 1 to {MAX_NAME} bytes, all of them printable",
+        vm.chars().take(MAX_NAME).collect::<String>()
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -583,5 +602,37 @@ mod tests {
             assert!(tenants.claim(name, process(own)).is_err(), "{name}");
         }
         assert_eq!(tenants.claim(&long[1..], process(own)), Ok(()));
+    }
+
+    #[test]
+    fn names_of_arriving_sessions_can_be_printed() {
+        let long = "x".repeat(MAX_NAME + 1);
+        for name in [
+            "uid 1000",
+            "cid 3",
+            "10.0.0.1",
+            "fe80::1",
+            "vm-1.a_b~",
+            "büro 2",
+            "a'\"\\",
+            &long[1..],
+        ] {
+            assert_eq!(check_tenant(name), Ok(()), "{name}");
+        }
+        let hostile = [
+            "",
+            "\0\0",
+            "a\nb",
+            "\u{1b}[31m",
+            "\u{9b}2J",
+            "é\u{202e}",
+            "a\u{200b}b",
+            &long,
+        ];
+        for name in hostile {
+            let reason = check_tenant(name).unwrap_err();
+            assert!(!reason.contains(char::is_control), "{reason}");
+            assert!(reason.len() < 700, "{reason}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The confinement of a daemon that is not root. This program runs itself with the same
 //! confinement.
+#![allow(unsafe_code)]
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;

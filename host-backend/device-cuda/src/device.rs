@@ -15,6 +15,7 @@ use std::ffi::CString;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use paragpu_abi::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING};
 #[cfg(doc)]
 use paragpu_device::WorkDevice;
 use paragpu_device::{ContextDevice, Error, GraphId, Image, Result, StreamId, Variable};
@@ -30,12 +31,7 @@ use crate::retired::{Leaving, Retirement};
 use crate::sys::{Array, Context, Driver, Event, Function, Module, Span, Stream};
 use crate::table::Table;
 
-/// CU_STREAM_NON_BLOCKING.
-const NON_BLOCKING: u32 = 1;
-/// CU_EVENT_BLOCKING_SYNC and CU_EVENT_DISABLE_TIMING.
-const EVENT_FLAGS: u32 = 1 | 2;
-/// CU_EVENT_DISABLE_TIMING.
-const NO_TIMING: u32 = 2;
+const EVENT_FLAGS: u32 = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
 /// Maximum sleep of [`Device::stream_doze`], which bounds what it adds to a wait.
 const MAX_SLEEP: Duration = Duration::from_micros(50);
 
@@ -185,7 +181,7 @@ impl CudaDevice {
         let context = Context::new(driver, device, regions.arena, DEVICE_STRIDE)?;
         let hasher = hasher(&context).ok();
         Ok(Self {
-            quiet: context.stream_create(NON_BLOCKING, 0)?,
+            quiet: context.stream_create(CU_STREAM_NON_BLOCKING, 0)?,
             context: Arc::new(context),
             memory: Memory::new(regions),
             streams: Table::default(),
@@ -258,7 +254,7 @@ impl CudaDevice {
         std::iter::once(&legacy)
             .chain(self.streams.values().map(|open| &open.stream))
             .map(|stream| {
-                let event = self.context.event_create(NO_TIMING)?;
+                let event = self.context.event_create(CU_EVENT_DISABLE_TIMING)?;
                 self.context.event_record(&event, stream)?;
                 Ok(event)
             })

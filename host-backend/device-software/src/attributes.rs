@@ -1,5 +1,6 @@
 //! The properties of the software GPU: device attributes, limits, occupancy.
 
+use paragpu_abi as abi;
 use paragpu_device::{Error, Snapshot};
 use paragpu_protocol::status::Status;
 
@@ -48,6 +49,9 @@ fn host_memory() -> Option<u64> {
         .ok()
         .map(|kib| kib << 10)
 }
+
+/// The prefix of the attributes among the interface's constants.
+const ATTRIBUTE: &str = "CU_DEVICE_ATTRIBUTE_";
 
 /// Maximum number of threads of a block.
 pub const MAX_THREADS: u32 = 1024;
@@ -103,102 +107,179 @@ impl Options {
 
     /// Every CUdevice_attribute with its value.
     fn attributes(&self, index: u32) -> Vec<(u32, i32)> {
-        let at = |n: u32, v: u32| (n, v as i32);
+        let at = |n: i32, v: u32| (n.cast_unsigned(), v as i32);
         let mut list = vec![
-            at(1, MAX_THREADS),
-            at(2, 1024),
-            at(3, 1024),
-            at(4, 64),
-            at(5, i32::MAX as u32),
-            at(6, 65535),
-            at(7, 65535),
-            at(8, SHARED),
-            at(9, 64 << 10),
-            at(10, 32),
-            at(11, i32::MAX as u32),
-            at(12, 65536),
+            at(abi::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, MAX_THREADS),
+            at(abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024),
+            at(abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024),
+            at(abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64),
+            at(abi::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, i32::MAX as u32),
+            at(abi::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535),
+            at(abi::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535),
+            at(abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, SHARED),
+            at(abi::CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 64 << 10),
+            at(abi::CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32),
+            at(abi::CU_DEVICE_ATTRIBUTE_MAX_PITCH, i32::MAX as u32),
+            at(abi::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536),
             // Clock rates in kHz: an instruction of a thread each nanosecond.
-            at(13, 1_000_000),
-            at(14, 512),
-            at(15, 1),
-            at(16, self.cores),
-            at(17, 0),
-            at(18, 0),
-            at(19, 1),
-            at(20, 0),
-            at(30, 512),
-            at(31, 1),
-            at(32, 0),
-            at(33, index),
-            at(34, 0),
-            at(35, 0),
-            at(36, 1_000_000),
-            at(37, MEMORY_BUS_WIDTH),
-            at(38, 1 << 20),
-            at(39, THREADS_SM),
-            at(40, 1),
-            at(41, 1),
-            at(44, 1),
-            at(50, PCI_DOMAIN),
-            at(51, 32),
-            at(75, self.compute_capability.0),
-            at(76, self.compute_capability.1),
-            at(78, 1),
-            at(79, 1),
-            at(80, 1),
-            at(81, SHARED_SM),
-            at(82, 65536),
-            at(83, 0),
-            at(84, 0),
-            at(85, index),
-            at(86, 1),
-            at(87, 2),
-            at(88, 0),
-            at(89, 0),
-            at(90, 1),
-            at(91, 1),
-            at(95, 1),
-            at(97, SHARED_OPTIN),
-            at(99, 1),
-            at(106, BLOCKS_SM),
-            at(111, SHARED_RESERVED),
+            at(abi::CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1_000_000),
+            at(abi::CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512),
+            at(abi::CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1),
+            at(abi::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, self.cores),
+            at(abi::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1),
+            at(abi::CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT, 512),
+            at(abi::CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1),
+            at(abi::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, index),
+            at(abi::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 1_000_000),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
+                MEMORY_BUS_WIDTH,
+            ),
+            at(abi::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 1 << 20),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+                THREADS_SM,
+            ),
+            at(abi::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 1),
+            at(abi::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1),
+            at(abi::CU_DEVICE_ATTRIBUTE_CAN_TEX2D_GATHER, 1),
+            at(abi::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, PCI_DOMAIN),
+            at(abi::CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                self.compute_capability.0,
+            ),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                self.compute_capability.1,
+            ),
+            at(abi::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1),
+            at(abi::CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, 1),
+            at(abi::CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, 1),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+                SHARED_SM,
+            ),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR,
+                65536,
+            ),
+            at(abi::CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID, index),
+            at(abi::CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED, 1),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO,
+                2,
+            ),
+            at(abi::CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, 1),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+                1,
+            ),
+            at(abi::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                SHARED_OPTIN,
+            ),
+            at(abi::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR,
+                BLOCKS_SM,
+            ),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK,
+                SHARED_RESERVED,
+            ),
             // Stream memory operations of 64 bits, and waits for NOR.
-            at(122, 1),
-            at(123, 1),
-            at(126, 1),
-            at(129, 1),
-            at(131, u32::MAX),
-            at(134, u32::MAX),
+            at(abi::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1),
+            at(abi::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1),
+            at(abi::CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, 1),
+            at(abi::CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, 1),
+            at(abi::CU_DEVICE_ATTRIBUTE_NUMA_ID, u32::MAX),
+            at(abi::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, u32::MAX),
         ];
         // Sizes of textures and surfaces; all arrays are plain memory here.
         for n in [
-            21, 22, 23, 27, 28, 42, 45, 46, 52, 53, 55, 56, 57, 61, 63, 64, 66, 67, 73, 74, 77,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_HEIGHT,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_HEIGHT,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_HEIGHT,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_HEIGHT,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH,
         ] {
             list.push(at(n, 32768));
         }
-        for n in [24, 25, 26, 47, 48, 49, 58, 59, 60] {
+        for n in [
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_WIDTH,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_HEIGHT,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_DEPTH,
+        ] {
             list.push(at(n, 16384));
         }
-        for n in [29, 43, 62, 65] {
+        for n in [
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_LAYERS,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_LAYERS,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_LAYERS,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_LAYERS,
+        ] {
             list.push(at(n, 2048));
         }
         // Layers of arrays of cubes.
-        for n in [54, 68] {
+        for n in [
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS,
+            abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS,
+        ] {
             list.push(at(n, 2046));
         }
         list.extend([
-            at(69, 1 << 28),
-            at(70, 131_072),
-            at(71, 65000),
-            at(72, 2_097_120),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH,
+                1 << 28,
+            ),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH,
+                131_072,
+            ),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT,
+                65000,
+            ),
+            at(
+                abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH,
+                2_097_120,
+            ),
         ]);
         // Launches of clusters, tensor maps.
-        for n in [120, 127] {
+        for n in [
+            abi::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH,
+            abi::CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED,
+        ] {
             list.push(at(n, u32::from(self.arch() >= 90)));
         }
         // All other features are absent.
-        for n in 1..=147 {
-            if !list.iter().any(|&(m, _)| m == n) {
+        for (name, n) in abi::constants() {
+            let n = n as u32;
+            if name.starts_with(ATTRIBUTE) && !list.iter().any(|&(m, _)| m == n) {
                 list.push((n, 0));
             }
         }

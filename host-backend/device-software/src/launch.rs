@@ -28,8 +28,6 @@ const WORKSPACE: u64 = 256;
 
 const MAX_DYNAMIC_SHARED: u32 = 8;
 const CARVEOUT: u32 = 9;
-/// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
-pub const INVALID_CLUSTER_SIZE: Status = Status(912);
 
 const CLUSTER_MUST_BE_SET: u32 = 10;
 /// The width; height and depth follow.
@@ -264,7 +262,7 @@ impl Kernel {
     /// `INVALID_CLUSTER_SIZE`: the kernel requires another size or an explicit one, or the
     /// size is too large.
     pub fn cluster(&self, asked: [u32; 3]) -> Result<Shape> {
-        let wrong = |what: &str| Err(Error::new(INVALID_CLUSTER_SIZE, what));
+        let wrong = |what: &str| Err(Error::new(Status::INVALID_CLUSTER_SIZE, what));
         let bounds = self.bounds();
         let required = match bounds.cluster.unwrap_or(self.cluster.required) {
             [0, 0, 0] => None,
@@ -332,7 +330,7 @@ impl Kernel {
         let mut sides = launch.grid.iter().zip(&cluster.blocks);
         if !sides.all(|(grid, cluster)| grid.is_multiple_of(*cluster)) {
             let why = "the grid is not a multiple of the cluster";
-            return Err(Error::new(INVALID_CLUSTER_SIZE, why));
+            return Err(Error::new(Status::INVALID_CLUSTER_SIZE, why));
         }
         if launch.dynamic_shared > self.max_dynamic() || func.shared > SHARED_OPTIN {
             return Err(invalid("shared memory"));

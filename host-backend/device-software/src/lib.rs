@@ -17,12 +17,11 @@
 //! cubes, `txq`, `suq`, `sured`, `sust.p`, the special registers `%pm` and
 //! `%current_graph_exec`, and launches of graphs from kernels. `examples/accepts.rs` counts
 //! what a library needs of these.
-#![deny(unsafe_code)]
 
-pub mod attributes;
+mod attributes;
 mod children;
-pub mod conditional;
-pub mod conditions;
+mod conditional;
+mod conditions;
 mod copy;
 pub mod decode;
 pub mod device;
@@ -30,26 +29,26 @@ mod device_runtime;
 pub mod error;
 pub mod exec;
 #[cfg(any(test, feature = "fuzzing"))]
-pub mod fuzz;
-pub mod graph;
+mod fuzz;
+mod graph;
 pub mod heap;
-pub mod kernel_memory;
+mod kernel_memory;
 pub mod launch;
 mod launched;
 mod link;
 mod management;
 #[allow(unsafe_code)]
 pub mod memory_unsafe;
-pub mod module;
+mod module;
 mod objects;
 mod platform;
 pub mod program;
 pub mod ptx;
-pub mod scheduler;
+mod scheduler;
 mod shared;
-pub mod tensor;
-pub mod texture;
-pub mod written;
+mod tensor;
+mod texture;
+mod written;
 
 pub use attributes::Options;
 #[cfg(feature = "fuzzing")]

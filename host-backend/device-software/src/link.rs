@@ -4,6 +4,9 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use paragpu_abi::{
+    CU_JIT_INPUT_CUBIN, CU_JIT_INPUT_FATBINARY, CU_JIT_INPUT_LIBRARY, CU_JIT_INPUT_PTX,
+};
 use paragpu_device::{Error, LinkInput, Result};
 use paragpu_protocol::status::Status;
 
@@ -12,16 +15,12 @@ use crate::module::{image_error, ptx_error};
 use crate::ptx::ast::{Module, Space};
 use crate::ptx::parser;
 
-/// CUjitInputType: machine code, which for this device is PTX; PTX; a fat binary.
-const KINDS: [u32; 3] = [0, 1, 2];
-/// CUjitInputType of a library of objects.
-const LIBRARY: u32 = 4;
+/// The accepted inputs: machine code, which for this device is PTX; PTX; a fat binary.
+const KINDS: [u32; 3] = [CU_JIT_INPUT_CUBIN, CU_JIT_INPUT_PTX, CU_JIT_INPUT_FATBINARY];
 /// A part of the file name of CUDA's device runtime, a library of machine code...
 const DEVICE_RUNTIME: &str = "cudadevrt";
 /// The PTX version of a module that needs no particular one: 7.0.
 const MIN_VERSION: u32 = 70;
-/// CUDA_ERROR_UNKNOWN, for failures of the linker.
-const LINKER: Status = Status(999);
 /// Prefixes of the device runtime's functions in nvcc's output. Those that this device
 /// lacks are refused with the kernels that call them, so that the module's other kernels
 /// run.
@@ -48,7 +47,7 @@ const HEADER: [&str; 3] = [".version", ".target", ".address_size"];
 ///
 /// # Errors
 /// `NOT_SUPPORTED` for inputs that are not PTX, and for names that two inputs define
-/// globally; `INVALID_PTX`; [`LINKER`] for undefined references.
+/// globally; `INVALID_PTX`; `UNKNOWN` for undefined references.
 pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
     let texts = inputs.iter().map(|input| Ok((*input, text(input, arch)?)));
     let mut texts: Vec<(LinkInput<'_>, String)> = texts.collect::<Result<_>>()?;
@@ -282,7 +281,7 @@ fn is_header(line: &str) -> bool {
 
 /// The PTX of an input.
 fn text(input: &LinkInput<'_>, arch: u32) -> Result<String> {
-    if input.kind == LIBRARY && input.name.contains(DEVICE_RUNTIME) {
+    if input.kind == CU_JIT_INPUT_LIBRARY && input.name.contains(DEVICE_RUNTIME) {
         return Ok(DEVICE_RUNTIME_TEXT.to_owned());
     }
     if !KINDS.contains(&input.kind) {
@@ -362,7 +361,7 @@ fn check(
         });
         if let Some(name) = missing {
             let why = format!("Undefined reference to '{name}' in '{}'", input.name);
-            return Err(Error::new(LINKER, why));
+            return Err(Error::new(Status::UNKNOWN, why));
         }
     }
     Ok(())
@@ -481,7 +480,7 @@ mod tests {
             "",
         ]);
         let mut inputs = inputs(&texts);
-        inputs[1].kind = LIBRARY;
+        inputs[1].kind = CU_JIT_INPUT_LIBRARY;
         inputs[1].name = "libcudadevrt.a";
         let linked = link(&inputs, 121).unwrap();
         let module = parser::parse(&linked).unwrap();
@@ -515,7 +514,7 @@ mod tests {
     #[test]
     fn what_is_missing_or_there_twice_is_named() {
         let missing = link(&inputs(&with_head(&[CALLER])), 121).unwrap_err();
-        assert_eq!(missing.status, LINKER);
+        assert_eq!(missing.status, Status::UNKNOWN);
         assert!(missing.to_string().contains("twice"), "{missing}");
         let unused = link(&inputs(&with_head(&[".extern .func nobody();\n"])), 121);
         assert!(unused.is_ok(), "an unused declaration needs no definition");
@@ -535,7 +534,7 @@ mod tests {
         );
         grid.push("machine code".into());
         let mut with_runtime = inputs(&grid);
-        with_runtime[1].kind = LIBRARY;
+        with_runtime[1].kind = CU_JIT_INPUT_LIBRARY;
         assert!(
             link(&with_runtime, 121).is_err(),
             "a library of another name"
@@ -550,7 +549,7 @@ mod tests {
         assert!(link(&inputs(&rank), 121).is_err());
         rank.push("machine code".into());
         let mut with_runtime = inputs(&rank);
-        with_runtime[1].kind = LIBRARY;
+        with_runtime[1].kind = CU_JIT_INPUT_LIBRARY;
         with_runtime[1].name = "libcudadevrt.a";
         link(&with_runtime, 121).expect("refused with the kernel");
         let mut object = inputs(&[]);

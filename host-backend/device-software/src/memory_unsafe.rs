@@ -8,6 +8,7 @@
 mod alias_unsafe;
 pub mod lanes_unsafe;
 mod peer_unsafe;
+mod wide_unsafe;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,7 +21,7 @@ use alias_unsafe::Alias;
 pub use alias_unsafe::Twice;
 use paragpu_communicator::copy_past_caches;
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 
 /// Bytes of host memory that go past the caches to the device: parts of a larger copy.
 const STREAMED: u64 = 256 << 10;
@@ -84,8 +85,8 @@ pub struct Memory {
     table: Mutex<Table>,
     host: RwLock<Vec<(u64, u64)>>,
     written: Written,
-    /// Held during atomic accesses of 128 bits, for which there are no atomic types.
-    wide: Mutex<()>,
+    /// Held during accesses of 16 bytes. `None` if the processor makes them at once.
+    wide: Option<Mutex<()>>,
 }
 
 fn protect(address: u64, size: u64, access: i32, flags: i32) -> std::io::Result<()> {
@@ -161,7 +162,7 @@ impl Memory {
             table: Mutex::default(),
             host: RwLock::default(),
             written: Written::default(),
-            wide: Mutex::default(),
+            wide: wide_unsafe::lock(),
         })
     }
 
@@ -174,11 +175,6 @@ impl Memory {
     #[inline]
     pub fn wrote(&self, address: u64, size: u64) {
         self.written.note(address.wrapping_sub(self.base), size);
-    }
-
-    /// Excludes other atomic accesses of 128 bits.
-    pub fn wide_lock(&self) -> MutexGuard<'_, ()> {
-        self.wide.lock()
     }
 
     /// First address of the arena.

@@ -3,7 +3,7 @@
 use crate::device::handle;
 use crate::error::invalid;
 use crate::memory_unsafe::Memory;
-use crate::texture::{self, Array, Format, Texture, TextureSource, Textures};
+use crate::texture::{Array, Format, Texture, TextureSource, Textures};
 use paragpu_device::{ArrayId, Error, Result, SurfaceId, TextureId, TextureResource};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling};
@@ -153,9 +153,6 @@ impl Objects {
 
     pub(crate) fn create_surface(&mut self, array: ArrayId, level: u32) -> Result<SurfaceId> {
         let array = self.level(array, level)?;
-        if array.shape.flags & texture::SURFACE == 0 {
-            return Err(invalid("the array was not created for surfaces"));
-        }
         let id = self.next();
         self.textures.surfaces.write().insert(id, array);
         Ok(SurfaceId(id))

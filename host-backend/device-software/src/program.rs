@@ -135,9 +135,9 @@ pub struct Access {
     pub extend: Extend,
     /// Register bits of the destination when narrower than its row: 16 or 8, else 0.
     pub narrow: u8,
-    /// Element registers; `None` for `_`.
+    /// Element registers; `None` for `_`, which only loads have.
     pub regs: Vec<Option<Reg>>,
-    /// Whether it is volatile, relaxed, acquire or release, which is a sign of waiting.
+    /// Whether it is volatile, relaxed, acquire, release or `cv`, which is a sign of waiting.
     pub ordered: bool,
 }
 
@@ -150,6 +150,26 @@ impl Access {
             ([Some(Reg::R32(row))], 4, 0) => Some(*row),
             _ => None,
         }
+    }
+
+    /// The parts of a vector: the offset and size of each, and the registers of its lower and
+    /// upper 8 bytes. A lane accesses a part at once, as on NVIDIA's devices: programs use
+    /// vectors as messages between blocks.
+    #[inline(always)]
+    pub fn parts(&self) -> impl Iterator<Item = (u64, u8, &[Option<Reg>], &[Option<Reg>])> {
+        let count = 8 / usize::from(self.width);
+        let parts = self.regs.chunks(2 * count).enumerate();
+        parts.map(move |(n, regs)| {
+            let (low, high) = regs.split_at(count.min(regs.len()));
+            (16 * n as u64, self.width * regs.len() as u8, low, high)
+        })
+    }
+
+    /// The bits of an element.
+    #[inline(always)]
+    #[must_use]
+    pub fn mask(&self) -> u64 {
+        u64::MAX >> (64 - 8 * u32::from(self.width))
     }
 }
 

@@ -7,6 +7,7 @@
 //! the blocks of all running kernels in turn. A further thread takes only copies, so that
 //! they overlap with kernels on any machine. Host functions have their own thread.
 
+mod shares;
 mod threads;
 
 use crate::exec::block::Grid;
@@ -15,8 +16,8 @@ use crate::kernel_memory::Held;
 use paragpu_device::{Error, HostFunction};
 use paragpu_protocol::status::Status;
 use parking_lot::{Condvar, Mutex};
+use shares::Shares;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -25,10 +26,8 @@ use std::time::{Duration, Instant};
 /// Number of an operation, in the order of submission.
 pub type Ticket = u64;
 /// Maximum number of blocks in flight per pool thread. There are several, so that blocks
-/// that wait for others find them running.
-const RESIDENT: usize = 32;
-/// Maximum number of blocks that a thread takes at once.
-const BATCH: u64 = 64;
+/// that wait for others find them running. A thread takes at most that many at once.
+const RESIDENT: u64 = 32;
 
 /// Time after which a thread checks for other work before it takes the next block of its
 /// share.
@@ -91,7 +90,8 @@ struct Active {
     ticket: Ticket,
     grid: Arc<Grid>,
     cooperative: bool,
-    fresh: VecDeque<Range<u64>>,
+    /// Blocks that have not begun.
+    fresh: Shares,
     parked: VecDeque<Cluster>,
     spare: Vec<Cluster>,
     /// The memory of its blocks.
@@ -100,8 +100,6 @@ struct Active {
     running: usize,
     failed: bool,
     prefer_fresh: bool,
-    /// Maximum number of blocks in flight.
-    resident: usize,
     finish: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -215,12 +213,6 @@ impl Scheduler {
         if self.starter.is_none() {
             self.inner.need_threads();
         }
-    }
-
-    /// Number of pool threads.
-    #[must_use]
-    pub fn threads(&self) -> usize {
-        self.inner.threads
     }
 
     /// The sticky error, if there is one.
@@ -550,20 +542,23 @@ impl Inner {
                 }
                 Work::Kernel(grid, cooperative, finish) => {
                     let clusters = grid.clusters();
-                    let fit = (RESIDENT_BYTES / grid.cluster_bytes()) as usize;
-                    let resident = fit.min(RESIDENT * self.threads);
+                    let threads = self.threads as u64;
+                    let fit = RESIDENT_BYTES / grid.cluster_bytes();
+                    let fresh = match cooperative {
+                        true => Shares::cooperative(clusters, threads),
+                        false => Shares::new(clusters, fit.min(RESIDENT * threads), threads),
+                    };
                     state.active.push_back(Active {
                         ticket,
                         held: grid.device.kernel_memory.open(),
                         grid,
                         cooperative,
-                        fresh: std::iter::once(0..clusters).collect(),
+                        fresh,
                         parked: VecDeque::new(),
                         spare: Vec::new(),
                         running: 0,
                         failed: false,
                         prefer_fresh: true,
-                        resident,
                         finish: Some(finish),
                     });
                     self.work.notify_all();

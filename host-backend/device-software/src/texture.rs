@@ -2,18 +2,12 @@
 //! Programming Guide, appendix "Texture Fetching").
 
 use crate::memory_unsafe::Memory;
+use paragpu_abi::{CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED};
 use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Array flags (CUDA_ARRAY3D_*).
-pub const LAYERED: u32 = 1;
-/// Surfaces may be bound.
-pub const SURFACE: u32 = 2;
-/// Cube map.
-pub const CUBEMAP: u32 = 4;
 
 /// Address mode: clamp to the edge.
 const CLAMP: u32 = 1;
@@ -121,8 +115,8 @@ impl Array {
         if !matches!(shape.channels, 1 | 2 | 4) || shape.width == 0 {
             return None;
         }
-        let cube = shape.flags & CUBEMAP != 0;
-        let faces = match shape.flags & LAYERED != 0 {
+        let cube = shape.flags & CUDA_ARRAY3D_CUBEMAP != 0;
+        let faces = match shape.flags & CUDA_ARRAY3D_LAYERED != 0 {
             true => shape.depth != 0 && shape.depth.is_multiple_of(6),
             false => shape.depth == 6,
         };
@@ -130,7 +124,7 @@ impl Array {
             return None;
         }
         let limit = |v: u64| (v <= 131_072).then_some(v.max(1));
-        let layered = cube || shape.flags & LAYERED != 0;
+        let layered = cube || shape.flags & CUDA_ARRAY3D_LAYERED != 0;
         let mut extent = [
             limit(shape.width)?,
             limit(shape.height)?,

@@ -5,9 +5,6 @@ use paragpu_protocol::types::{SmGroups, SmResource, SmSplit};
 
 use crate::{Error, GreenId, Result, StreamId};
 
-/// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION.
-pub const INVALID_RESOURCE_CONFIGURATION: Status = Status(915);
-
 /// The index of the remainder of a split.
 pub const REMAINING: usize = 255;
 
@@ -31,7 +28,7 @@ pub fn check_count(found: SmResource, count: u32) -> Result<()> {
         "a green context has {count} multiprocessors, its part of this GPU would have {}",
         found.count
     );
-    Err(Error::new(INVALID_RESOURCE_CONFIGURATION, why))
+    Err(Error::new(Status::INVALID_RESOURCE_CONFIGURATION, why))
 }
 
 fn refused<T>() -> Result<T> {

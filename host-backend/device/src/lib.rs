@@ -7,7 +7,6 @@
 //!
 //! Implementations are `device-cuda` (NVIDIA's driver) and `device-software` (PTX on the CPU).
 //! Both pass [`conformance`].
-#![deny(unsafe_code)]
 
 mod conditional;
 pub mod conformance;

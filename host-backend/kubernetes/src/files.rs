@@ -5,12 +5,14 @@
 //! readable by every user, because a container's user is not known before it runs. The
 //! container sees only this directory, and no other user of the host can reach it.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use paragpu_communicator_secure::issue;
+use paragpu_config::Address;
+use paragpu_config::guest::Tcp;
 use serde_json::{Value, json};
 
 use crate::claim::Data;
@@ -77,16 +79,16 @@ impl<'a> Files<'a> {
     pub fn write_for(&self, data: &Data) -> Result<(), Error> {
         self.write("ca.pem", &data.authority)?;
         self.write("lease.pem", &data.certificate)?;
-        // JSON's strings are valid in TOML, too.
-        let path = |name| json!(text_of(&self.directory.join(name)));
-        let text = format!(
-            "communicator = \"tcp\"\n\n[tcp]\naddress = {}\nca = {}\ncertificate = {}\nkey = {}\n\
-             key_shared = true\n",
-            json!(data.endpoint),
-            path("ca.pem"),
-            path("lease.pem"),
-            path("lease.key"),
-        );
+        let path = |name| self.directory.join(name);
+        let tcp = Tcp {
+            address: Address(Some(data.endpoint.clone())),
+            ca: path("ca.pem"),
+            certificate: path("lease.pem"),
+            key: path("lease.key"),
+            key_shared: true,
+            ..Tcp::default()
+        };
+        let text = tcp.file().map_err(Error::file(&path("guest.toml")))?;
         self.write("guest.toml", &text)?;
         let file = self.cdi();
         let made = DirBuilder::new().recursive(true).create(&self.places.cdi);
@@ -156,20 +158,7 @@ fn text_of(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Replaces a file atomically, so that it is never incomplete, even after a crash.
+/// Replaces a file that every user can read.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Error> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let new = path.with_file_name(format!(".{name}.new"));
-    let write = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o644)
-            .open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, path)
-    };
-    write().map_err(Error::file(path))
+    paragpu_control::files::replace(path, text, 0o644).map_err(Error::file(path))
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use paragpu_protocol::chain;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::transport::Server;
@@ -42,7 +43,8 @@ impl Hook {
                 Ok(domain.into_bytes())
             }
             Err(error) => {
-                tracing::warn!(%error, "the VM cannot be defined");
+                let error = chain(&error);
+                tracing::warn!(error, "the VM cannot be defined");
                 Err(Status::failed_precondition(format!("paragpu: {error}")))
             }
         }

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use paragpu_control::admin::{Client, DeviceInfo, Request, Response};
 use paragpu_control::lease::{Claim, Name};
+use paragpu_protocol::chain;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -98,7 +99,7 @@ impl Failures {
             self.0.remove(what);
             return true;
         };
-        let error = error.to_string();
+        let error = chain(&error);
         if self.0.get(what) != Some(&error) {
             tracing::warn!(what, error, "this fails, and will be retried");
             self.0.insert(what.to_owned(), error);
@@ -158,7 +159,7 @@ fn follow(api: &Api, to: &Sender<Update>) {
             Ok(ControlFlow::Continue(())) => {}
             Ok(ControlFlow::Break(())) => return,
             Err(error) => {
-                tracing::warn!(%error, "claims cannot be watched");
+                tracing::warn!(error = chain(&error), "claims cannot be watched");
                 thread::sleep(AGAIN);
             }
         }
@@ -364,7 +365,8 @@ impl Host {
         let written = serde_json::to_string(&kept).unwrap_or_default();
         if let Err(error) = files::replace(&path, &written) {
             // The lease is valid, but ends with this process.
-            tracing::warn!(claim = uid, %error, "a lease will not outlive a restart");
+            let error = chain(&error);
+            tracing::warn!(claim = uid, error, "a lease will not outlive a restart");
         }
         tracing::info!(claim = uid, vm = kept.vm, "a lease begins");
         let said = Data {
@@ -448,7 +450,7 @@ fn asked(data: &Data) -> Data {
 fn gpus(control: &Path) -> Result<Vec<DeviceInfo>, Error> {
     let client = Client::connect(control).map_err(Error::file(control))?;
     let answer = client.ask(&Request::Stats {});
-    match answer.map_err(|error| Error::Daemon(error.to_string()))? {
+    match answer.map_err(|error| Error::Daemon(chain(&error)))? {
         Response::Stats(stats) if stats.ready => Ok(stats.devices),
         Response::Stats(stats) => Err(Error::Daemon(
             stats.problem.unwrap_or_else(|| "its GPUs start".into()),

@@ -10,6 +10,7 @@ use paragpu_control::admin::{Request, Response};
 use paragpu_control::frame::FrameError;
 use paragpu_control::json_lines;
 use paragpu_control::lease::{Claim, Lease};
+use paragpu_protocol::chain;
 
 use crate::Error;
 
@@ -31,7 +32,7 @@ impl Held {
         lost: impl FnOnce() + Send + 'static,
     ) -> Result<(Self, Lease), Error> {
         let failed = |error| Error::file(socket)(error);
-        let broken = |error: FrameError| Error::Daemon(error.to_string());
+        let broken = |error: FrameError| Error::Daemon(chain(&error));
         let daemon = UnixStream::connect(socket).map_err(failed)?;
         let reader = daemon.try_clone().map_err(failed)?;
         reader.set_read_timeout(Some(PATIENCE)).map_err(failed)?;

@@ -62,7 +62,7 @@ pub enum Error {
     #[error("no lease: {0}")]
     Lease(String),
     /// A file cannot be used.
-    #[error("cannot use {}: {source}", path.display())]
+    #[error("cannot use {}", path.display())]
     File {
         /// Its path.
         path: PathBuf,

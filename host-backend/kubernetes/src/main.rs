@@ -1,4 +1,5 @@
 //! The driver's roles.
+#![forbid(unsafe_code)]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,6 +11,7 @@ use paragpu_kubernetes::files::Places;
 use paragpu_kubernetes::node::Node;
 use paragpu_kubernetes::plugin::{self, Sockets};
 use paragpu_kubernetes::{Error, hook, host, vm};
+use paragpu_protocol::chain;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -100,7 +102,7 @@ fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("paragpu-kubernetes: {error}");
+            eprintln!("paragpu-kubernetes: {}", chain(&error));
             ExitCode::FAILURE
         }
     }
@@ -112,7 +114,7 @@ fn run(arguments: Arguments) -> Result<(), Error> {
     match arguments.role {
         Role::Host { name, state, drain } => {
             let api = api()?;
-            let own = Host::load().map_err(|error| Error::Configuration(error.to_string()))?;
+            let own = Host::load().map_err(|error| Error::Configuration(chain(&error)))?;
             if own.lease.socket.as_os_str().is_empty() {
                 let advice = "this host grants no leases: set lease.socket in host.toml";
                 return Err(Error::Configuration(advice.into()));

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use paragpu_protocol::chain;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -105,10 +106,11 @@ impl DRAPlugin for Driver {
                     error: String::new(),
                 },
                 Err(error) => {
-                    tracing::warn!(claim = uid, %error, "a claim cannot be prepared");
+                    let error = chain(&error);
+                    tracing::warn!(claim = uid, error, "a claim cannot be prepared");
                     dra::NodePrepareResourceResponse {
                         devices: Vec::new(),
-                        error: error.to_string(),
+                        error,
                     }
                 }
             };
@@ -123,9 +125,7 @@ impl DRAPlugin for Driver {
     ) -> Result<Response<dra::NodeUnprepareResourcesResponse>, Status> {
         let unprepared = self.each(request.into_inner().claims, Node::unprepare);
         let answer = |(uid, done): (String, Result<(), Error>)| {
-            let error = done
-                .err()
-                .map_or_else(String::new, |error| error.to_string());
+            let error = done.err().map_or_else(String::new, |error| chain(&error));
             (uid, dra::NodeUnprepareResourceResponse { error })
         };
         let claims = unprepared.await?.into_iter().map(answer).collect();

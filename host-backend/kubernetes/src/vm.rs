@@ -23,6 +23,7 @@ use paragpu_communicator_secure::{Credentials, Files, KeyLifetime};
 use paragpu_config::guest::{Guest, Tcp};
 use paragpu_libvirt::vhost_vsock;
 use paragpu_pool::proxy::{Entry, Proxy};
+use paragpu_protocol::chain;
 
 use crate::Error;
 
@@ -102,7 +103,7 @@ impl Vm {
             return Ok(());
         }
         self.services = None;
-        let guest = Guest::load().map_err(|error| Error::Configuration(error.to_string()))?;
+        let guest = Guest::load().map_err(|error| Error::Configuration(chain(&error)))?;
         let (address, credentials) = claim(&guest.tcp)?;
         let own = self.options.directory.join(OWN);
         match fs::remove_dir_all(&own) {
@@ -166,6 +167,6 @@ fn claim(tcp: &Tcp) -> Result<(&str, Credentials), Error> {
         ..Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key)
     };
     let credentials = Credentials::load(files, KeyLifetime::Lasting)
-        .map_err(|error| Error::Configuration(error.to_string()))?;
+        .map_err(|error| Error::Configuration(chain(&error)))?;
     Ok((address, credentials))
 }

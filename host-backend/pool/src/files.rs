@@ -1,11 +1,11 @@
 //! The files that a lease's programs read: their configuration, certificates and key.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use paragpu_communicator_secure::{Credentials, KeyLifetime};
+use paragpu_config::Address;
+use paragpu_config::guest::Tcp;
+use paragpu_control::files::replace;
 use paragpu_control::lease::Lease;
 
 use crate::Error;
@@ -35,18 +35,16 @@ impl Files {
         self.write("ca.pem", &lease.authority)?;
         self.write("lease.pem", &lease.certificate)?;
         let path = |name| self.directory.join(name);
-        let text = format!(
-            "communicator = \"tcp\"\n\n[tcp]\naddress = {:?}\nca = {:?}\ncertificate = {:?}\nkey = \
-             {:?}\n",
-            lease.address,
-            path("ca.pem"),
-            path("lease.pem"),
-            path("lease.key"),
-        );
-        self.write("guest.toml", &text)
+        self.write_configuration(&Tcp {
+            address: Address(Some(lease.address.clone())),
+            ca: path("ca.pem"),
+            certificate: path("lease.pem"),
+            key: path("lease.key"),
+            ..Tcp::default()
+        })
     }
 
-    /// Loads the credentials that [`lead_to`](Self::lead_to) wrote.
+    /// Loads the credentials that [`write_for`](Self::write_for) wrote.
     pub(crate) fn credentials(&self) -> Result<Credentials, Error> {
         let path = |name| self.directory.join(name);
         let files = paragpu_communicator_secure::Files {
@@ -65,32 +63,25 @@ impl Files {
     pub(crate) fn end(&self, lease: &Lease, why: &str) -> Result<(), Error> {
         let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
         let why: String = why.chars().map(plain).collect();
-        let text = format!(
-            "communicator = \"tcp\"\n\n[tcp]\naddress = {:?}\nover = {:?}\n",
-            lease.address,
-            format!("the lease is over: {why}"),
-        );
+        self.write_configuration(&Tcp {
+            address: Address(Some(lease.address.clone())),
+            over: format!("the lease is over: {why}"),
+            ..Tcp::default()
+        })
+    }
+
+    fn write_configuration(&self, tcp: &Tcp) -> Result<(), Error> {
+        let text = tcp.file().map_err(|source| Error::File {
+            path: self.configuration(),
+            source,
+        })?;
         self.write("guest.toml", &text)
     }
 
-    /// Replaces a file atomically, so that no program reads half of it.
     fn write(&self, name: &str, text: &str) -> Result<(), Error> {
         let path = self.directory.join(name);
-        let new = self.directory.join(format!(".{name}.new"));
-        write(&new, text)
-            .and_then(|()| fs::rename(&new, &path))
-            .map_err(|source| Error::File { path, source })
+        replace(&path, text, 0o600).map_err(|source| Error::File { path, source })
     }
-}
-
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(text.as_bytes())
 }
 
 #[cfg(test)]
@@ -122,7 +113,11 @@ pub(crate) mod tests {
     #[test]
     fn programs_read_where_the_lease_is_and_why_it_is_over() {
         let directory = tempfile::tempdir().unwrap();
-        let files = Files::new(directory.path().to_owned(), "key").unwrap();
+        // A family of emoji with joiners, and an accent of its own.
+        let name = "\u{1f468}\u{200d}\u{1f467} e\u{301} \"lease\"";
+        let directory = directory.path().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        let files = Files::new(directory.clone(), "key").unwrap();
         let lease = lease();
         let read = || {
             let file = files.configuration();
@@ -130,9 +125,13 @@ pub(crate) mod tests {
         };
         files.write_for(&lease).unwrap();
         assert_eq!(read().address.0.as_deref(), Some("gpu1:7474"));
+        assert_eq!(read().key, directory.join("lease.key"));
         assert_eq!(read().over, "");
         // The engine's message may contain any characters.
-        files.end(&lease, "\"gpu1\" is\nlost\\ \u{1b}é").unwrap();
-        assert_eq!(read().over, "the lease is over: \"gpu1\" is lost\\  é");
+        let why = "\"gpu1\" is\nlost\\ \u{1b}é \u{200d}e\u{301}";
+        files.end(&lease, why).unwrap();
+        let plain = "the lease is over: \"gpu1\" is lost\\  é \u{200d}e\u{301}";
+        assert_eq!(read().over, plain);
+        assert_eq!(read().key, PathBuf::new());
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use paragpu_communicator_secure::issue;
 use paragpu_control::json_lines;
 use paragpu_control::lease::{Lease, Name};
+use paragpu_control::terminal::plain;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -232,10 +233,11 @@ impl<'a> Holder<'a> {
         };
         self.files.write_for(lease)?;
         eprintln!(
-            "paragpu: {} of GPU {} of {host} as {}",
+            "paragpu: {} of GPU {} of {} as {}",
             paragpu_config::Size(lease.memory),
             lease.gpu,
-            lease.name.vm
+            plain(host),
+            plain(&lease.name.vm)
         );
         Ok(())
     }
@@ -407,7 +409,7 @@ impl<'a> Holder<'a> {
                 if agent != self.current {
                     return Ok(());
                 }
-                eprintln!("paragpu: the lease leaves its host: {reason}");
+                eprintln!("paragpu: the lease leaves its host: {}", plain(&reason));
                 self.optional = optional && (self.leave.is_none() || self.optional);
                 self.leave.get_or_insert_with(Instant::now);
                 if matches!(self.state, State::Standing) {
@@ -513,18 +515,21 @@ impl<'a> Holder<'a> {
         let paused = matches!(self.state, State::Carrying(_));
         self.state = State::Standing;
         if let Some(host) = self.toward.take() {
-            eprintln!("paragpu: the lease cannot move to {host}: {why}");
+            eprintln!("paragpu: the lease cannot move to {host}: {}", plain(why));
             if !(self.optional && paused) {
                 return self.leave();
             }
         }
         if self.optional {
-            eprintln!("paragpu: the lease stays where it is: {why}");
+            eprintln!("paragpu: the lease stays where it is: {}", plain(why));
             self.optional = false;
             self.leave = None;
             return;
         }
-        eprintln!("paragpu: the lease stays where it is for now: {why}");
+        eprintln!(
+            "paragpu: the lease stays where it is for now: {}",
+            plain(why)
+        );
         self.leave = Some(Instant::now() + AGAIN);
     }
 
@@ -576,7 +581,7 @@ impl<'a> Holder<'a> {
         let Some((lease, host)) = self.lease() else {
             return Ok(());
         };
-        eprintln!("paragpu: {host} is lost");
+        eprintln!("paragpu: {} is lost", plain(host));
         if self.options.checkpoint == 0 {
             let reason = format!("{host} is lost, and its sessions were not checkpointed");
             self.end(reason);
@@ -642,7 +647,7 @@ impl<'a> Holder<'a> {
 
     fn restored(&mut self, error: Option<String>) -> Result<(), Error> {
         if let Some(error) = error {
-            eprintln!("paragpu: a session cannot be restored: {error}");
+            eprintln!("paragpu: a session cannot be restored: {}", plain(&error));
         }
         self.restore()
     }
@@ -662,7 +667,7 @@ impl<'a> Holder<'a> {
             _ if agent == self.current => {
                 let had = self.lease().is_some();
                 if had && self.over.is_none() {
-                    eprintln!("paragpu: the lease is over: {reason}");
+                    eprintln!("paragpu: the lease is over: {}", plain(&reason));
                 }
                 // Connected programs are told by their host, if it is still alive.
                 if let Some(proxy) = &self.proxy {

@@ -12,6 +12,17 @@
 //! the program's connection, and moves the lease when its host drains or is lost. A VM's
 //! programs connect through a [`proxy`]. The lease's private key stays with the holder; only
 //! the public key and a certificate pass through the engine.
+
+// This crate decodes messages of other hosts, so nothing may panic.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 #![forbid(unsafe_code)]
 
 pub mod agent;

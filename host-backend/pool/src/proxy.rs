@@ -17,6 +17,7 @@ use paragpu_communicator_secure::Credentials;
 use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
 use paragpu_communicator_stream::relay::relay;
 use paragpu_communicator_stream::sockets;
+use paragpu_control::terminal::plain;
 use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{Refusal, VERSION};
@@ -218,6 +219,7 @@ fn relay_connection(shared: &Mutex<Shared>, guest: &OwnedFd) {
     let tcp = match sockets::connect_tcp(&address, PATIENCE) {
         Ok(tcp) => tcp,
         Err(error) => {
+            let address = plain(&address);
             eprintln!("paragpu: a program of the VM cannot reach {address}: {error}");
             return;
         }
@@ -231,6 +233,7 @@ fn relay_connection(shared: &Mutex<Shared>, guest: &OwnedFd) {
         number
     };
     if let Err(error) = relay(tls, &tcp, guest.as_fd(), &mut false) {
+        let address = plain(&address);
         eprintln!("paragpu: a connection of the VM to {address} failed: {error}");
     }
     shared.lock().open.retain(|(other, _, _)| *other != number);

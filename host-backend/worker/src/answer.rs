@@ -29,6 +29,7 @@ impl Replies {
             Ok(_) if at.slot == 0 => Ok(true),
             Ok(value) => {
                 self.gather_failure(gpu);
+                self.forward_last_words(gpu)?;
                 let mut out = self.link.take_buffer();
                 let earlier = if handler(at.call).is_some_and(|handler| handler.info.reports) {
                     self.errors.take()
@@ -50,18 +51,25 @@ impl Replies {
                 Ok(true)
             }
             Err(Fault::Call(error)) => {
-                if error.status.is_sticky() && self.errors.sticky().is_none() {
-                    self.printing.forward_all(gpu, &mut self.link)?;
-                }
                 if at.slot == 0 {
                     self.errors.defer(at.call, &error);
                 } else {
                     self.errors.note(at.call, &error);
-                    self.fail(at, &Deferred::new(at.call, &error))?;
                 }
+                self.forward_last_words(gpu)?;
+                self.fail(at, &Deferred::new(at.call, &error))?;
                 Ok(false)
             }
             Err(other) => Err(other),
+        }
+    }
+
+    /// Once the context is lost, sends what its kernels wrote, before the first reply that
+    /// says so: a failed assertion's message, for one.
+    fn forward_last_words(&mut self, gpu: &mut Gpu) -> Result<(), SessionEnd> {
+        match self.errors.became_sticky() {
+            true => self.printing.forward_all(gpu, &mut self.link),
+            false => Ok(()),
         }
     }
 

@@ -24,7 +24,7 @@ pub enum Calls {
     Allow,
     /// System calls that could escape confinement end the worker.
     Deny,
-    /// In addition, calls that `Allow` refuses are logged.
+    /// In addition, calls that `allow` refuses are logged.
     Learn,
 }
 

@@ -104,7 +104,7 @@ fn departure(migrate: Migrate, fds: Vec<OwnedFd>) -> Option<Departure> {
     Some(Departure {
         link,
         local: migrate.local,
-        wanted: migrate.wanted,
+        here: migrate.here,
         follows: migrate.follows,
         gates,
         precopy: migrate.precopy,
@@ -171,16 +171,13 @@ impl Attendant {
             ToWorker::Again(again) => {
                 *self.again.lock() = again;
             }
-            ToWorker::Migrate(migrate) => {
-                self.orders.set_expiry(migrate.expires);
-                match departure(migrate, fds) {
-                    Some(departure) => self.order(Order::Migrate(departure)),
-                    None => {
-                        let reason = "the order to move came with the wrong descriptors";
-                        self.orders.report(Report::Failed(reason.into()));
-                    }
+            ToWorker::Migrate(migrate) => match departure(migrate, fds) {
+                Some(departure) => self.order(Order::Migrate(departure)),
+                None => {
+                    let reason = "the order to move came with the wrong descriptors";
+                    self.orders.report(Report::Failed(reason.into()));
                 }
-            }
+            },
             ToWorker::Resumed => self.orders.resume(),
             ToWorker::Exchanged { request, offer } => {
                 let memory = fds.into_iter().next();

@@ -101,18 +101,6 @@ impl Guest {
         self.pid
     }
 
-    /// Its communicator, for listings.
-    pub(crate) fn communicator(&self) -> &'static str {
-        match self.transport {
-            Transport::Shm => "shm",
-            Transport::Pci => "pci",
-            Transport::Stream => match self.life() {
-                GuestLife::Unknown => "tcp",
-                _ => "unix",
-            },
-        }
-    }
-
     /// How to detect the end of the guest's process.
     pub(crate) fn life(&self) -> GuestLife {
         match (self.transport, self.fds.first()) {

@@ -1,5 +1,6 @@
 //! Operations on the whole context.
 
+use paragpu_abi::{CU_LIMIT_MALLOC_HEAP_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE};
 use paragpu_protocol::table::{ContextSynchronize, CtxSetLimit, TopologyGet};
 
 use crate::error::Outcome;
@@ -9,10 +10,8 @@ use crate::session::memory::DeviceMemory;
 use crate::session::objects::Objects;
 use crate::session::replies::Replies;
 
-/// CU_LIMIT_PRINTF_FIFO_SIZE.
-const PRINTF_FIFO_SIZE: u32 = 1;
-/// CU_LIMIT_MALLOC_HEAP_SIZE.
-pub(crate) const MALLOC_HEAP_SIZE: u32 = 2;
+const PRINTF_FIFO_SIZE: u32 = CU_LIMIT_PRINTF_FIFO_SIZE.cast_unsigned();
+pub(crate) const MALLOC_HEAP_SIZE: u32 = CU_LIMIT_MALLOC_HEAP_SIZE.cast_unsigned();
 
 impl Gpu {
     pub(crate) fn topology_get(&mut self, _: &TopologyGet) -> Outcome<[u8; 256]> {

@@ -17,7 +17,6 @@
         clippy::panic
     )
 )]
-#![deny(unsafe_code)]
 
 mod aliases;
 mod answer;

@@ -1,6 +1,8 @@
 //! `paragpu-worker`: executes the calls of one guest session on one GPU.
 #![forbid(unsafe_code)]
 
+use std::fs::File;
+use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
@@ -15,9 +17,17 @@ fn main() -> ExitCode {
         return manual();
     }
     let arguments = Arguments::parse();
+    // Standard error itself will be the kernels'.
+    let log = match std::io::stderr().as_fd().try_clone_to_owned() {
+        Ok(log) => File::from(log),
+        Err(error) => {
+            eprintln!("paragpu-worker: cannot log: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     tracing_subscriber::fmt()
         .with_max_level(arguments.log)
-        .with_writer(std::io::stderr)
+        .with_writer(log)
         .with_ansi(false)
         .init();
     serve::run(&arguments)

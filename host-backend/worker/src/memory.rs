@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use paragpu_abi::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED;
 use paragpu_control::exchange::{Ask, Offer};
 use paragpu_device::Access;
 use paragpu_protocol::handle::{ObjectKind, ShadowAddress};
@@ -25,8 +26,8 @@ use crate::session::objects::Objects;
 use crate::session::replies::Replies;
 use crate::session::sharing::{ImportedMapping, NOT_ACCEPTED, Sharing};
 
-/// The index of CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED among the attributes.
-const ACCESS: usize = 1;
+/// The attribute's index: the first is 1.
+const ACCESS: usize = CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED as usize - 1;
 
 impl DeviceMemory {
     pub(crate) fn mem_map(
@@ -158,12 +159,13 @@ impl Sharing {
         replies: &mut Replies,
         call: &MemTake,
     ) -> Outcome<()> {
-        /// CUDA_ERROR_INVALID_CONTEXT: the memory belongs to the process itself.
-        const INVALID_CONTEXT: Status = Status(201);
         // Elsewhere it has the memory at a second address, where other devices have it, too.
         let is_in_arena = Regions::holds(gpu.regions().arena, call.address, call.size);
         if is_in_arena && self.is_own(&call.token) {
-            return fail(INVALID_CONTEXT, "the session offers this memory itself");
+            return fail(
+                Status::INVALID_CONTEXT,
+                "the session offers this memory itself",
+            );
         }
         let place = [call.address, call.size];
         let Some((offer, offered)) = self.find_for(gpu, place, call.token) else {
@@ -203,8 +205,6 @@ impl Sharing {
         offer: &Offer,
         offered: OwnedFd,
     ) -> Outcome<()> {
-        /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
-        const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
         if offer.size != size {
             return fail(
                 Status::INVALID_VALUE,
@@ -214,7 +214,7 @@ impl Sharing {
         let is_peer = || gpu.peer_attributes(offer.domain)[ACCESS] != 0;
         if offer.domain != gpu.domain() && !is_peer() {
             let why = "the memory belongs to a device without peer access";
-            return fail(PEER_ACCESS_UNSUPPORTED, why);
+            return fail(Status::PEER_ACCESS_UNSUPPORTED, why);
         }
         memory.take(gpu, link, [address, size], offered)
     }

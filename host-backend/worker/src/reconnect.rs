@@ -175,7 +175,6 @@ impl Reconnect for Host {
                 return None;
             };
             let (life, received) = (guest.life(), guest.received());
-            let communicator = guest.communicator();
             match guest.welcome_back(self.regions, taken, sharing) {
                 Ok(connection) => {
                     // The daemon logs it, rate-limited.
@@ -184,7 +183,6 @@ impl Reconnect for Host {
                     return Some(Reconnected {
                         connection,
                         received,
-                        communicator,
                     });
                 }
                 // That is not the end: its process may reconnect until the deadline.

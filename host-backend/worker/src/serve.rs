@@ -56,7 +56,6 @@ struct Assigned {
     /// How long to wait for a guest that lost its connection.
     patience: Duration,
     identity: Identity,
-    communicator: String,
     origin: Origin,
 }
 
@@ -132,7 +131,7 @@ impl From<ControlError> for Stop {
     }
 }
 
-/// Takes the control socket from standard input and captures standard output.
+/// Takes the control socket from standard input and captures what kernels write.
 fn standard_streams() -> std::io::Result<(Arc<Control>, Output)> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let null = std::fs::File::open("/dev/null")?;
@@ -243,7 +242,6 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         ..assigned.identity
     });
     introduce(served.transfer.identity(), &served.memory);
-    served.replies.link.set_communicator(assigned.communicator);
     served.host.pages().adopt(guest_memory);
     let orders = Arc::new(attendant::reporting_orders(Arc::clone(control)));
     served.transfer.set_orders(Arc::clone(&orders));
@@ -317,6 +315,8 @@ fn receive(
             let filled = Destination::new(arrival.link, &home)
                 .and_then(|destination| destination.fill(served, waiting))
                 .map_err(|error| error.to_string())?;
+            // Not before, when the source still serves the process.
+            introduce(served.transfer.identity(), &served.memory);
             let (receiver, life) = match filled {
                 Arrived::Connected(receiver, life) => (receiver, life),
                 Arrived::Waiting(link) => {
@@ -335,6 +335,7 @@ fn receive(
             let began = Instant::now();
             let read = served.read_file(&file);
             let bytes = read.map_err(|error| error.to_string())?;
+            introduce(served.transfer.identity(), &served.memory);
             served.transfer.orders().report(Report::Done(Figures {
                 bytes,
                 total: micros(began.elapsed()),
@@ -485,9 +486,9 @@ fn wait_for_session(
 
 fn assigned(terms: Terms, origin: Origin) -> Assigned {
     tracing::info!(session = terms.session, vm = terms.vm, "session");
-    let (guest_pid, communicator) = match &origin {
-        Origin::Guest(guest) => (guest.pid(), guest.communicator().to_owned()),
-        Origin::Elsewhere(_) => (0, String::new()),
+    let guest_pid = match &origin {
+        Origin::Guest(guest) => guest.pid(),
+        Origin::Elsewhere(_) => 0,
     };
     Assigned {
         session: terms.session,
@@ -504,7 +505,6 @@ fn assigned(terms: Terms, origin: Origin) -> Assigned {
             device: String::new(),
             pinned: Pinned::default(),
         },
-        communicator,
         origin,
     }
 }

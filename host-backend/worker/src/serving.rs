@@ -124,7 +124,7 @@ impl Session {
         self.pacing.leave();
         self.copies.inbound.clear();
         self.leave_guest_memory();
-        let (connection, communicator) = loop {
+        let connection = loop {
             let sharing = self.host.sharing();
             let next = self
                 .replies
@@ -152,7 +152,7 @@ impl Session {
                 continue;
             }
             match self.await_pinned(next.connection.receiver.as_mut()) {
-                Ok(()) => break (next.connection, next.communicator),
+                Ok(()) => break next.connection,
                 Err(SessionEnd::Connection(error)) if error.is_loss() => {
                     self.replies.link.sender().cut();
                     lost = error;
@@ -161,7 +161,6 @@ impl Session {
             }
         };
         self.intake.acknowledged();
-        self.replies.link.set_communicator(communicator);
         Ok(connection.receiver)
     }
 

@@ -88,7 +88,7 @@ pub struct Setup {
     pub host_memory: u64,
     /// The store of module images.
     pub images: ImageStore,
-    /// The memfd for kernel output; `None` leaves standard output unchanged.
+    /// The memfds for kernel output; `None` leaves the standard streams unchanged.
     pub output: Option<Output>,
     /// The session's counters.
     pub statistics: Arc<Statistics>,

@@ -3,6 +3,7 @@
 //!
 //! Each way is a process of its own: what is refused by the filter of system
 //! calls ends it, what is refused otherwise fails.
+#![allow(unsafe_code)]
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

@@ -56,5 +56,10 @@ abi_consts! { i32:
     cudaArrayLayered = 0x01,
     cudaArraySurfaceLoadStore = 0x02,
     cudaArrayCubemap = 0x04,
-    cudaArrayTextureGather = 0x08,
+    cudaArrayTextureGather = 0x08;
+  u32:
+    CUDA_ARRAY3D_LAYERED = 1,
+    CUDA_ARRAY3D_SURFACE_LDST = 2,
+    CUDA_ARRAY3D_CUBEMAP = 4,
+    CUDA_ARRAY3D_TEXTURE_GATHER = 8,
 }

@@ -17,6 +17,8 @@ pub struct ErrorEntry {
     pub driver: Option<&'static CStr>,
     /// Its meaning.
     pub text: &'static CStr,
+    /// Whether every later call in the context returns it again.
+    pub sticky: bool,
 }
 
 macro_rules! name {
@@ -28,12 +30,22 @@ macro_rules! name {
     };
 }
 
+macro_rules! is_sticky {
+    () => {
+        false
+    };
+    (sticky) => {
+        true
+    };
+}
+
 macro_rules! errors {
-    ($( $code:literal $runtime:tt $driver:tt $text:literal; )*) => {
+    ($( $code:literal $runtime:tt $driver:tt $text:literal $($sticky:ident)?; )*) => {
         /// All result codes, ascending.
         pub const ERRORS: &[ErrorEntry] = &[
             $( ErrorEntry {
                 code: $code, runtime: name!($runtime), driver: name!($driver), text: $text,
+                sticky: is_sticky!($($sticky)?),
             } ),*
         ];
     };
@@ -163,7 +175,7 @@ errors! {
     213 c"cudaErrorNotMappedAsPointer" c"CUDA_ERROR_NOT_MAPPED_AS_POINTER"
         c"resource not mapped as pointer";
     214 c"cudaErrorECCUncorrectable" c"CUDA_ERROR_ECC_UNCORRECTABLE"
-        c"uncorrectable ECC error encountered";
+        c"uncorrectable ECC error encountered" sticky;
     215 c"cudaErrorUnsupportedLimit" c"CUDA_ERROR_UNSUPPORTED_LIMIT"
         c"limit is not supported on this device";
     216 c"cudaErrorDeviceAlreadyInUse" c"CUDA_ERROR_CONTEXT_ALREADY_IN_USE"
@@ -175,7 +187,7 @@ errors! {
     219 c"cudaErrorInvalidGraphicsContext" c"CUDA_ERROR_INVALID_GRAPHICS_CONTEXT"
         c"invalid OpenGL or DirectX context";
     220 c"cudaErrorNvlinkUncorrectable" c"CUDA_ERROR_NVLINK_UNCORRECTABLE"
-        c"uncorrectable NVLink error detected during the execution";
+        c"uncorrectable NVLink error detected during the execution" sticky;
     221 c"cudaErrorJitCompilerNotFound" c"CUDA_ERROR_JIT_COMPILER_NOT_FOUND"
         c"PTX JIT compiler library not found";
     222 c"cudaErrorUnsupportedPtxVersion" c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
@@ -187,7 +199,7 @@ errors! {
     225 c"cudaErrorUnsupportedDevSideSync" c"CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC"
         c"PTX uses cudaDeviceSynchronize in device code, which is not supported";
     226 c"cudaErrorContained" c"CUDA_ERROR_CONTAINED"
-        c"a contained error ended the work of this process on the device";
+        c"a contained error ended the work of this process on the device" sticky;
     300 c"cudaErrorInvalidSource" c"CUDA_ERROR_INVALID_SOURCE"
         c"device kernel source is invalid";
     301 c"cudaErrorFileNotFound" c"CUDA_ERROR_FILE_NOT_FOUND"
@@ -209,11 +221,11 @@ errors! {
     600 c"cudaErrorNotReady" c"CUDA_ERROR_NOT_READY"
         c"device not ready";
     700 c"cudaErrorIllegalAddress" c"CUDA_ERROR_ILLEGAL_ADDRESS"
-        c"an illegal memory access was encountered";
+        c"an illegal memory access was encountered" sticky;
     701 c"cudaErrorLaunchOutOfResources" c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
         c"too many resources requested for launch";
     702 c"cudaErrorLaunchTimeout" c"CUDA_ERROR_LAUNCH_TIMEOUT"
-        c"the launch timed out and was terminated";
+        c"the launch timed out and was terminated" sticky;
     703 c"cudaErrorLaunchIncompatibleTexturing" c"CUDA_ERROR_LAUNCH_INCOMPATIBLE_TEXTURING"
         c"launch uses incompatible texturing mode";
     704 c"cudaErrorPeerAccessAlreadyEnabled" c"CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"
@@ -225,7 +237,7 @@ errors! {
     709 c"cudaErrorContextIsDestroyed" c"CUDA_ERROR_CONTEXT_IS_DESTROYED"
         c"context is destroyed";
     710 c"cudaErrorAssert" c"CUDA_ERROR_ASSERT"
-        c"device-side assert triggered";
+        c"device-side assert triggered" sticky;
     711 c"cudaErrorTooManyPeers" c"CUDA_ERROR_TOO_MANY_PEERS"
         c"peer mapping resources exhausted";
     712 c"cudaErrorHostMemoryAlreadyRegistered" c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"
@@ -233,21 +245,21 @@ errors! {
     713 c"cudaErrorHostMemoryNotRegistered" c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"
         c"pointer does not correspond to a registered memory region";
     714 c"cudaErrorHardwareStackError" c"CUDA_ERROR_HARDWARE_STACK_ERROR"
-        c"hardware stack error";
+        c"hardware stack error" sticky;
     715 c"cudaErrorIllegalInstruction" c"CUDA_ERROR_ILLEGAL_INSTRUCTION"
-        c"an illegal instruction was encountered";
+        c"an illegal instruction was encountered" sticky;
     716 c"cudaErrorMisalignedAddress" c"CUDA_ERROR_MISALIGNED_ADDRESS"
-        c"misaligned address";
+        c"misaligned address" sticky;
     717 c"cudaErrorInvalidAddressSpace" c"CUDA_ERROR_INVALID_ADDRESS_SPACE"
-        c"operation not supported on global/shared address space";
+        c"operation not supported on global/shared address space" sticky;
     718 c"cudaErrorInvalidPc" c"CUDA_ERROR_INVALID_PC"
-        c"invalid program counter";
+        c"invalid program counter" sticky;
     719 c"cudaErrorLaunchFailure" c"CUDA_ERROR_LAUNCH_FAILED"
-        c"unspecified launch failure";
+        c"unspecified launch failure" sticky;
     720 c"cudaErrorCooperativeLaunchTooLarge" c"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"
         c"too many blocks in cooperative launch";
     721 c"cudaErrorTensorMemoryLeak" c"CUDA_ERROR_TENSOR_MEMORY_LEAK"
-        c"a kernel left tensor memory allocated";
+        c"a kernel left tensor memory allocated" sticky;
     800 c"cudaErrorNotPermitted" c"CUDA_ERROR_NOT_PERMITTED"
         c"operation not permitted";
     801 c"cudaErrorNotSupported" c"CUDA_ERROR_NOT_SUPPORTED"
@@ -297,7 +309,7 @@ errors! {
     910 c"cudaErrorGraphExecUpdateFailure" c"CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE"
         c"the graph update was not performed";
     911 c"cudaErrorExternalDevice" c"CUDA_ERROR_EXTERNAL_DEVICE"
-        c"an operation failed on a device outside CUDA";
+        c"an operation failed on a device outside CUDA" sticky;
     912 c"cudaErrorInvalidClusterSize" c"CUDA_ERROR_INVALID_CLUSTER_SIZE"
         c"a kernel launch has an invalid cluster size";
     913 c"cudaErrorFunctionNotLoaded" c"CUDA_ERROR_FUNCTION_NOT_LOADED"
@@ -342,6 +354,12 @@ pub fn driver_error_name(code: i32) -> Option<&'static CStr> {
 /// The driver's sentence for a code (`cuGetErrorString`), if it has one.
 pub fn driver_error_string(code: i32) -> Option<&'static CStr> {
     entry(code).and_then(|entry| entry.driver.map(|_| entry.text))
+}
+
+/// Whether an error leaves the context unusable: every later call in it returns the error
+/// again, until the device is reset or the process ends.
+pub fn is_sticky(code: i32) -> bool {
+    entry(code).is_some_and(|entry| entry.sticky)
 }
 
 crate::abi_consts! { i32:

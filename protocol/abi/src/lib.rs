@@ -78,12 +78,13 @@ macro_rules! abi_struct {
 }
 pub(crate) use abi_struct;
 
-/// Declares integer constants and the list `CONSTANTS` that describes them.
+/// Declares integer constants, grouped by type, and the list `CONSTANTS` that describes them.
 macro_rules! abi_consts {
-    ($ty:ty: $( $name:ident = $value:expr ),* $(,)?) => {
-        $( pub const $name: $ty = $value; )*
+    ($( $ty:ty: $( $name:ident = $value:expr ),* $(,)? );* $(;)?) => {
+        $( $( pub const $name: $ty = $value; )* )*
         /// This module's constants, for comparison with C.
-        pub(crate) const CONSTANTS: &[(&str, i64)] = &[ $( (stringify!($name), $value as i64) ),* ];
+        pub(crate) const CONSTANTS: &[(&str, i64)] =
+            &[ $( $( (stringify!($name), $value as i64) ),* ),* ];
     };
 }
 pub(crate) use abi_consts;

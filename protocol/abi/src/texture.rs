@@ -126,7 +126,9 @@ abi_consts! { i32:
     CU_TR_ADDRESS_MODE_MIRROR = 2,
     CU_TR_ADDRESS_MODE_BORDER = 3,
     CU_TR_FILTER_MODE_POINT = 0,
-    CU_TR_FILTER_MODE_LINEAR = 1,
+    CU_TR_FILTER_MODE_LINEAR = 1;
+  u32:
+    CU_TRSA_OVERRIDE_FORMAT = 1,
 }
 
 /// The tensor map as a kernel receives it.

@@ -1,6 +1,7 @@
 //! Compares the crate's records, constants and error names with NVIDIA's
 //! headers, which `tests/toolchain/fetch-cuda.sh` puts under `.cache`.
 
+use paragpu_abi as abi;
 use paragpu_abi::Layout;
 use paragpu_corpora::skip;
 use std::fmt::Write as _;
@@ -150,6 +151,43 @@ fn every_error_of_the_headers_is_named() {
         }
     }
     assert!(checked > 200, "only {checked} codes found in the headers");
+}
+
+/// A sticky error is one of which the manual says that all later work fails, or the failure of
+/// a memory or a link, of which it says nothing.
+#[test]
+fn sticky_errors_are_those_of_the_header() {
+    let Some(include) = include_folder() else {
+        skip("no CUDA headers; tests/toolchain/fetch-cuda.sh fetches them");
+        return;
+    };
+    let mut sticky = vec![
+        abi::CUDA_ERROR_ECC_UNCORRECTABLE,
+        abi::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+    ];
+    let text = std::fs::read_to_string(include.join("cuda.h")).expect("read header");
+    for comment in text.split("/**").skip(1) {
+        let Some((comment, rest)) = comment.split_once("*/") else {
+            continue;
+        };
+        let words: Vec<&str> = comment
+            .split_whitespace()
+            .filter(|word| *word != "*")
+            .collect();
+        let words = words.join(" ");
+        let all_fail = "any further CUDA work will return the same error";
+        if words.contains(all_fail) || words.contains("context cannot be used anymore") {
+            let code = rest
+                .split([',', '\n'])
+                .find_map(|line| line.split_once('='))
+                .and_then(|(_, code)| code.trim().parse::<i32>().ok());
+            sticky.push(code.expect("a code follows"));
+        }
+    }
+    sticky.sort_unstable();
+    let ours = abi::ERRORS.iter().filter(|entry| entry.sticky);
+    let ours: Vec<i32> = ours.map(|entry| entry.code).collect();
+    assert_eq!(ours, sticky);
 }
 
 #[test]

@@ -102,6 +102,23 @@ pub struct Tcp {
     pub over: String,
 }
 
+impl Tcp {
+    /// A guest.toml for programs that connect by TCP with these settings. It leaves out keys
+    /// at their defaults.
+    ///
+    /// # Errors
+    /// [`std::io::ErrorKind::InvalidInput`]: a path is not UTF-8, as TOML must be.
+    pub fn file(&self) -> std::io::Result<String> {
+        let table = |section: &Self| {
+            toml::Table::try_from(section)
+                .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidInput, error))
+        };
+        let (mut keys, defaults) = (table(self)?, table(&Self::default())?);
+        keys.retain(|name, value| defaults.get(name) != Some(value));
+        Ok(format!("communicator = \"tcp\"\n\n[tcp]\n{keys}"))
+    }
+}
+
 /// A socket between a virtual machine and its host: KVM, VMware, Hyper-V, Firecracker.
 #[derive(Debug, Clone, PartialEq, Config, Serialize)]
 #[config(layer_attr(serde(deny_unknown_fields)))]

@@ -14,7 +14,8 @@
 //!
 //! `PARAGPU_CONFIG` (guest) and `PARAGPU_HOST_CONFIG` (host) name another file,
 //! which replaces steps 2 and 3 and must exist. Missing default files are not an
-//! error.
+//! error. A program with more rights than its user, such as a setuid program, ignores
+//! its environment.
 //!
 //! Sections with a name of the user's choice, such as `[vm.NAME]`, can be set in files
 //! and on the command line, but not by environment variables.
@@ -33,7 +34,6 @@
         clippy::panic
     )
 )]
-#![forbid(unsafe_code)]
 
 mod configuration;
 mod error;
@@ -44,6 +44,7 @@ mod key;
 mod load;
 mod nearest;
 mod setting;
+mod sys;
 mod tls;
 
 pub use configuration::{Configuration, Named};
@@ -54,3 +55,4 @@ pub use load::{Entry, Loaded, Sources};
 pub use setting::{
     Address, Communicator, Endpoint, Indices, Level, Listen, Size, Spin, VmSocket, VmSockets, parse,
 };
+pub use sys::is_privileged;

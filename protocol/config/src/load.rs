@@ -18,6 +18,7 @@ use crate::configuration::from_layer;
 use crate::key::{Key, NAME};
 use crate::nearest::nearest;
 use crate::setting::sentence;
+use crate::sys::is_privileged;
 use crate::{Configuration, Error, Origin};
 
 /// Maximum length of a section name chosen by the user, in bytes.
@@ -63,18 +64,33 @@ pub struct Entry<'a> {
 }
 
 impl Sources {
-    /// The sources of configuration `T` on this machine and in this process.
+    /// The sources of configuration `T` on this machine and in this process. If the program
+    /// has more rights than its user, the environment is none of them.
     #[must_use]
     pub fn system<T: Configuration>() -> Self {
-        let named =
-            std::env::var_os(format!("{}CONFIG", T::PREFIX)).filter(|path| !path.is_empty());
+        match is_privileged() {
+            true => Self::with_environment::<T>(std::iter::empty()),
+            false => Self::with_environment::<T>(std::env::vars_os()),
+        }
+    }
+
+    /// The sources of configuration `T` on this machine, with these variables.
+    #[must_use]
+    pub fn with_environment<T: Configuration>(
+        variables: impl Iterator<Item = (OsString, OsString)>,
+    ) -> Self {
+        let environment: Vec<_> = variables
+            .filter(|(name, _)| name.as_encoded_bytes().starts_with(T::PREFIX.as_bytes()))
+            .collect();
+        let file = format!("{}CONFIG", T::PREFIX);
+        let mut given = environment.iter();
+        let named = given.find(|(name, path)| *name == *file && !path.is_empty());
+        let named = named.map(|(_, path)| PathBuf::from(path));
         Self {
             required: named.is_some(),
             fragments: named.is_none().then(|| T::FRAGMENTS.into()),
-            file: Some(named.map_or_else(|| T::FILE.into(), PathBuf::from)),
-            environment: std::env::vars_os()
-                .filter(|(name, _)| name.as_encoded_bytes().starts_with(T::PREFIX.as_bytes()))
-                .collect(),
+            file: Some(named.unwrap_or_else(|| T::FILE.into())),
+            environment,
             arguments: Vec::new(),
         }
     }

@@ -55,6 +55,33 @@ fn message<T: Configuration>(text: &str) -> String {
 }
 
 #[test]
+fn the_environment_names_the_file_only_where_it_is_a_source() {
+    let variable = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
+    let variables = [
+        variable("PARAGPU_CONFIG", "/home/user/guest.toml"),
+        variable("PARAGPU_STATS_FILE", "/home/user/stats"),
+        variable("HOME", "/home/user"),
+    ];
+    let sources = Sources::with_environment::<Guest>(variables.clone().into_iter());
+    assert_eq!(
+        sources.file.as_deref(),
+        Some(Path::new("/home/user/guest.toml"))
+    );
+    assert!(sources.required && sources.fragments.is_none());
+    assert_eq!(sources.environment, variables[..2]);
+    // As for a program with more rights than its user.
+    let sources = Sources::with_environment::<Guest>(std::iter::empty());
+    assert_eq!(sources.file.as_deref(), Some(Path::new(Guest::FILE)));
+    assert!(!sources.required && sources.environment.is_empty());
+    assert_eq!(
+        sources.fragments.as_deref(),
+        Some(Path::new(Guest::FRAGMENTS))
+    );
+    // Tests have no more rights than their user.
+    assert!(!paragpu_config::is_privileged());
+}
+
+#[test]
 fn nothing_configured_is_the_defaults() {
     let nowhere = Sources {
         file: Some(Path::new("/nonexistent/guest.toml").into()),

@@ -145,7 +145,7 @@ pub enum Request {
         /// End the session afterwards, so that it can be restored.
         end: bool,
         /// Repeat at this interval, in seconds, while the session is on this host.
-        /// 0 stops the repetition and writes nothing.
+        /// 0 stops the repetition into this directory and writes nothing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         every: Option<u64>,
     },
@@ -329,6 +329,9 @@ pub struct Figures {
     pub longest_delay_ms: f64,
     /// Total time in milliseconds.
     pub total_ms: f64,
+    /// The session's number after a move within its daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_session: Option<u64>,
 }
 
 impl From<worker::Figures> for Figures {
@@ -341,6 +344,7 @@ impl From<worker::Figures> for Figures {
             blackout_ms: figures.stopped as f64 / 1e3,
             longest_delay_ms: figures.felt as f64 / 1e3,
             total_ms: figures.total as f64 / 1e3,
+            new_session: None,
         }
     }
 }

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// The name of an offer.
 pub type Token = [u8; 16];
 
+/// Maximum number of offers of a VM, and of mappings of other devices' memory of a session.
+pub const MAX_OFFERS: usize = 4096;
+
 /// A worker's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,7 +1,8 @@
-//! Opens files in directories that others can write.
+//! Opens files in directories that others can write, and replaces files.
 
-use std::fs::File;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
@@ -42,9 +43,44 @@ pub fn own_regular(file: File, name: &str) -> io::Result<File> {
     }
 }
 
+/// Replaces a file atomically, so that it is never incomplete, even after a crash. `mode` is
+/// that of the new file, less the umask.
+///
+/// # Errors
+/// Errors of the operating system.
+pub fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let new = path.with_file_name(format!(".{name}.new"));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        for text in ["a long text", "short"] {
+            replace(&path, text, 0o600).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+            let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+        // Nothing is left beside it.
+        assert_eq!(directory.path().read_dir().unwrap().count(), 1);
+    }
 
     #[test]
     fn only_regular_files_are_opened() {

@@ -24,6 +24,10 @@ pub const HEADER: usize = 8;
 /// First bytes of every frame.
 const MAGIC: u16 = u16::from_le_bytes(*b"pg");
 
+/// Begins [`FrameError::Content`], by which a command recognizes that the daemon does not know
+/// its request. Every release says this.
+pub const NOT_UNDERSTOOD: &str = "bad message";
+
 /// A value that travels in a frame.
 pub trait Message: Serialize + DeserializeOwned {
     /// Maximum number of bytes of its JSON.
@@ -46,7 +50,7 @@ pub enum FrameError {
     #[error("a message is incomplete")]
     Length,
     /// The frame is complete, but its JSON is not the expected message.
-    #[error("bad message: {0}")]
+    #[error("{NOT_UNDERSTOOD}: {0}")]
     Content(#[from] serde_json::Error),
     /// The peer does not answer within this number of seconds.
     #[error("no answer came within {0} s")]

@@ -490,6 +490,17 @@ impl<R: Read> Scanner<R> {
         }
         Ok((kind, &self.payload))
     }
+
+    /// Checks that nothing follows the last record.
+    ///
+    /// # Errors
+    /// [`StateError::Order`] if something does, [`StateError::Io`].
+    pub fn finish(&mut self) -> Result<(), StateError> {
+        match self.from.read(&mut [0])? {
+            0 => Ok(()),
+            _ => Err(StateError::Order("bytes follow its last record")),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -510,6 +521,7 @@ mod tests {
         loop {
             count += 1;
             if scanner.record()?.0 == Kind::End {
+                scanner.finish()?;
                 return Ok(count);
             }
         }
@@ -525,6 +537,8 @@ mod tests {
             assert!(read(&bad).is_err(), "byte {at}");
             assert!(matches!(read(&good[..at]), Err(StateError::Incomplete)));
         }
+        let longer = [&good[..], &[0]].concat();
+        assert!(matches!(read(&longer), Err(StateError::Order(_))));
     }
 
     #[test]

@@ -298,7 +298,8 @@ pub struct Route {
     pub address: String,
 }
 
-/// Migrates the session to the worker at the other end of a link. Descriptors: the
+/// Migrates the session to the worker at the other end of a link, over which the daemon has
+/// sent the [`Arrive`](paragpu_protocol::handshake::Arrive) frame. Descriptors: the
 /// link and, with [`held`](Self::held), three pipes, the gates, to which the daemon
 /// writes. A byte in the first lets the session stop after pre-copy. A byte in the
 /// second lets it send the remaining memory, because all sessions that share memory
@@ -311,18 +312,17 @@ pub struct Migrate {
     /// Whether the link passes descriptors, so that the guest's connection is handed over.
     /// Otherwise the link leads to another host, and the guest must reconnect.
     pub local: bool,
+    /// Whether the destination is another worker of this daemon. A guest that reconnected
+    /// would find this one there, which has the same token.
+    pub here: bool,
     /// Whether the gates are attached.
     pub held: bool,
-    /// [`Arrive::wanted`](paragpu_protocol::handshake::Arrive::wanted).
-    pub wanted: u32,
     /// [`Arrive::follows`](paragpu_protocol::handshake::Arrive::follows).
     pub follows: String,
     /// Whether to pre-copy memory while the program runs.
     pub precopy: bool,
     /// Whether to hand device memory over if both ends use one GPU, instead of copying it.
     pub hand_over: bool,
-    /// [`Arrive::expires`](paragpu_protocol::handshake::Arrive::expires).
-    pub expires: u64,
 }
 
 /// A schedule of checkpoints.

@@ -76,16 +76,15 @@ fn path() -> impl Strategy<Value = PathBuf> {
 }
 
 fn migrate() -> impl Strategy<Value = Migrate> {
-    let flags = any::<(bool, bool, bool, bool)>();
-    (flags, any::<u32>(), text(), any::<u64>()).prop_map(
-        |((local, held, precopy, hand_over), wanted, follows, expires)| Migrate {
+    let flags = any::<(bool, bool, bool, bool, bool)>();
+    (flags, text()).prop_map(
+        |((local, here, held, precopy, hand_over), follows)| Migrate {
             local,
+            here,
             held,
-            wanted,
             follows,
             precopy,
             hand_over,
-            expires,
         },
     )
 }

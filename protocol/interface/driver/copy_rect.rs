@@ -53,12 +53,14 @@ fn cuMemcpy3DPeerAsync(copy: In<CUDA_MEMCPY3D_PEER>, stream: DefaultStream);
 #[per_thread(ptds)]
 #[default_stream]
 #[required(array)]
+#[through(row(RowEnd::Array(array, offset), RowEnd::Host(source.cast_mut()), size, stream, true))]
 fn cuMemcpyHtoA_v2(array: CUarray, offset: usize, source: *const c_void, size: usize);
 
 /// Copies host memory to the first row of an array, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[required(array)]
+#[through(row(RowEnd::Array(array, offset), RowEnd::Host(source.cast_mut()), size, stream, false))]
 fn cuMemcpyHtoAAsync_v2(
     array: CUarray,
     offset: usize,
@@ -72,12 +74,14 @@ fn cuMemcpyHtoAAsync_v2(
 #[per_thread(ptds)]
 #[default_stream]
 #[required(array)]
+#[through(row(RowEnd::Host(destination), RowEnd::Array(array, offset), size, stream, true))]
 fn cuMemcpyAtoH_v2(destination: *mut c_void, array: CUarray, offset: usize, size: usize);
 
 /// Copies the first row of an array to host memory, ordered by a stream.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[required(array)]
+#[through(row(RowEnd::Host(destination), RowEnd::Array(array, offset), size, stream, false))]
 fn cuMemcpyAtoHAsync_v2(
     destination: *mut c_void,
     array: CUarray,
@@ -91,6 +95,7 @@ fn cuMemcpyAtoHAsync_v2(
 #[per_thread(ptds)]
 #[default_stream]
 #[required(array)]
+#[through(row(RowEnd::Array(array, offset), RowEnd::Device(source), size, stream, true))]
 fn cuMemcpyDtoA_v2(array: CUarray, offset: usize, source: CUdeviceptr, size: usize);
 
 /// Copies the first row of an array to device memory.
@@ -98,6 +103,7 @@ fn cuMemcpyDtoA_v2(array: CUarray, offset: usize, source: CUdeviceptr, size: usi
 #[per_thread(ptds)]
 #[default_stream]
 #[required(array)]
+#[through(row(RowEnd::Device(destination), RowEnd::Array(array, offset), size, stream, true))]
 fn cuMemcpyAtoD_v2(destination: CUdeviceptr, array: CUarray, offset: usize, size: usize);
 
 /// Copies between the first rows of two arrays.
@@ -105,6 +111,7 @@ fn cuMemcpyAtoD_v2(destination: CUdeviceptr, array: CUarray, offset: usize, size
 #[per_thread(ptds)]
 #[default_stream]
 #[required(to, from)]
+#[through(row(RowEnd::Array(to, to_offset), RowEnd::Array(from, from_offset), size, stream, true))]
 fn cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, size: usize);
 
 #[since(2000)]

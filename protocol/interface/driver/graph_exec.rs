@@ -137,12 +137,12 @@ fn cuGraphNodeGetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: Out<c_ui
 #[host]
 fn cuGraphNodeSetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: c_uint);
 
+/// Sets the parameters of a kernel node in an executable graph, for programs built with CUDA 11.
 #[since(10010)]
-#[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuGraphExecKernelNodeSetParams(
-    graph_exec: CUgraphExec,
+    exec: CUgraphExec,
     node: CUgraphNode,
-    node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
+    given: In<CUDA_KERNEL_NODE_PARAMS_v1>,
 );
 
 /// Returns the unique ID of an executable graph.

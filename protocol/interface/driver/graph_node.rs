@@ -211,14 +211,14 @@ fn cuGraphAddNode_v2(
 #[also(cuGraphNodeSetParams_v2 = 13040)]
 fn cuGraphNodeSetParams(node: CUgraphNode, given: Out<cudaGraphNodeParams>);
 
+/// Adds a kernel node, for programs built with CUDA 11.
 #[since(10000)]
-#[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuGraphAddKernelNode(
-    graph_node: *mut CUgraphNode,
+    node: *mut CUgraphNode,
     graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    num_dependencies: usize,
-    node_params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *const CUDA_KERNEL_NODE_PARAMS_v1,
 );
 
 /// Creates a handle of a value that kernels set and a conditional node evaluates.
@@ -232,10 +232,10 @@ fn cuGraphConditionalHandleCreate(
     flags: c_uint,
 );
 
+/// Returns the parameters of a kernel node, for programs built with CUDA 11.
 #[since(10000)]
-#[refused("superseded: programs built for a current CUDA call a later version")]
-fn cuGraphKernelNodeGetParams(node: CUgraphNode, node_params: Out<CUDA_KERNEL_NODE_PARAMS_v1>);
+fn cuGraphKernelNodeGetParams(node: CUgraphNode, place: Out<CUDA_KERNEL_NODE_PARAMS_v1>);
 
+/// Sets the parameters of a kernel node, for programs built with CUDA 11.
 #[since(10000)]
-#[refused("superseded: programs built for a current CUDA call a later version")]
-fn cuGraphKernelNodeSetParams(node: CUgraphNode, node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>);
+fn cuGraphKernelNodeSetParams(node: CUgraphNode, given: In<CUDA_KERNEL_NODE_PARAMS_v1>);

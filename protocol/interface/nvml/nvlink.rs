@@ -4,11 +4,14 @@
 #[refused("concerns the host's links as a whole")]
 fn nvmlDeviceGetC2cModeInfoV(device: nvmlDevice_t, c2c_mode_info: Out<nvmlC2cModeInfo_v1_t>);
 
-#[refused("concerns the host's links as a whole")]
+/// Reports that a VM's GPUs belong to no fabric: the state is "not supported".
 fn nvmlDeviceGetGpuFabricInfo(device: nvmlDevice_t, gpu_fabric_info: Out<nvmlGpuFabricInfo_t>);
 
-#[refused("concerns the host's links as a whole")]
-fn nvmlDeviceGetGpuFabricInfoV(device: nvmlDevice_t, gpu_fabric_info: Out<nvmlGpuFabricInfoV_t>);
+/// As nvmlDeviceGetGpuFabricInfo, for versions 2 and 3 of the structure.
+fn nvmlDeviceGetGpuFabricInfoV(
+    device: nvmlDevice_t,
+    gpu_fabric_info: *mut nvmlGpuFabricInfo_v2_t,
+);
 
 /// Returns whether a link is active.
 #[figure(86, 36)]

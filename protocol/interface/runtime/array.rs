@@ -55,10 +55,12 @@ fn cudaMipmappedArrayGetMemoryRequirements(
     device: c_int,
 );
 
-#[needs(cuArrayGetSparseProperties)]
+#[required(properties)]
+#[direct(cuArrayGetSparseProperties(properties, array))]
 fn cudaArrayGetSparseProperties(properties: *mut c_void, array: CUarray);
 
-#[needs(cuMipmappedArrayGetSparseProperties)]
+#[required(properties)]
+#[direct(cuMipmappedArrayGetSparseProperties(properties, array))]
 fn cudaMipmappedArrayGetSparseProperties(properties: *mut c_void, array: CUmipmappedArray);
 
 #[by_hand]

@@ -3,9 +3,11 @@
 
 #[per_thread(ptds)]
 #[default_stream]
+#[through(bytes(to, from, size, kind, now(stream)))]
 fn cudaMemcpy(to: *mut c_void, from: *const c_void, size: usize, kind: c_int);
 
 #[per_thread(ptsz)]
+#[through(bytes(to, from, size, kind, Timing::Later(stream)))]
 fn cudaMemcpyAsync(
     to: *mut c_void,
     from: *const c_void,
@@ -14,6 +16,7 @@ fn cudaMemcpyAsync(
     stream: DefaultStream,
 );
 
+#[through(peer((to, to_device), (from, from_device), size, None))]
 fn cudaMemcpyPeer(
     to: *mut c_void,
     to_device: c_int,
@@ -22,6 +25,7 @@ fn cudaMemcpyPeer(
     size: usize,
 );
 
+#[through(peer((to, to_device), (from, from_device), size, Some(stream)))]
 fn cudaMemcpyPeerAsync(
     to: *mut c_void,
     to_device: c_int,
@@ -33,6 +37,7 @@ fn cudaMemcpyPeerAsync(
 
 #[per_thread(ptds)]
 #[default_stream]
+#[through(pitched((to, to_pitch), (from, from_pitch), [width, height], kind, now(stream)))]
 fn cudaMemcpy2D(
     to: *mut c_void,
     to_pitch: usize,
@@ -44,6 +49,9 @@ fn cudaMemcpy2D(
 );
 
 #[per_thread(ptsz)]
+#[through(pitched(
+    (to, to_pitch), (from, from_pitch), [width, height], kind, Timing::Later(stream)
+))]
 fn cudaMemcpy2DAsync(
     to: *mut c_void,
     to_pitch: usize,
@@ -57,6 +65,7 @@ fn cudaMemcpy2DAsync(
 
 #[per_thread(ptds)]
 #[default_stream]
+#[through(to_array((to, x, y), (from, from_pitch), [width, height], kind, now(stream)))]
 fn cudaMemcpy2DToArray(
     to: CUarray,
     x: usize,
@@ -69,6 +78,7 @@ fn cudaMemcpy2DToArray(
 );
 
 #[per_thread(ptsz)]
+#[through(to_array((to, x, y), (from, from_pitch), [width, height], kind, Timing::Later(stream)))]
 fn cudaMemcpy2DToArrayAsync(
     to: CUarray,
     x: usize,
@@ -83,6 +93,7 @@ fn cudaMemcpy2DToArrayAsync(
 
 #[per_thread(ptds)]
 #[default_stream]
+#[through(from_array((to, to_pitch), (from, x, y), [width, height], kind, now(stream)))]
 fn cudaMemcpy2DFromArray(
     to: *mut c_void,
     to_pitch: usize,
@@ -95,6 +106,7 @@ fn cudaMemcpy2DFromArray(
 );
 
 #[per_thread(ptsz)]
+#[through(from_array((to, to_pitch), (from, x, y), [width, height], kind, Timing::Later(stream)))]
 fn cudaMemcpy2DFromArrayAsync(
     to: *mut c_void,
     to_pitch: usize,

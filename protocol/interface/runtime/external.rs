@@ -2,7 +2,8 @@
 //! "External Resource Interoperability"). The structures have one
 //! layout in both APIs and are passed unchanged. The driver refuses all these functions.
 
-#[needs(cuImportExternalMemory)]
+#[required(memory, description)]
+#[direct(cuImportExternalMemory(memory, description))]
 fn cudaImportExternalMemory(memory: Out<CUexternalMemory>, description: *const c_void);
 
 #[needs(cuExternalMemoryGetMappedBuffer)]
@@ -15,7 +16,8 @@ fn cudaExternalMemoryGetMappedBuffer(
 #[direct(cuDestroyExternalMemory(memory))]
 fn cudaDestroyExternalMemory(memory: CUexternalMemory);
 
-#[needs(cuImportExternalSemaphore)]
+#[required(semaphore, description)]
+#[direct(cuImportExternalSemaphore(semaphore, description))]
 fn cudaImportExternalSemaphore(semaphore: Out<CUexternalSemaphore>, description: *const c_void);
 
 #[per_thread(ptsz)]

@@ -35,7 +35,8 @@ fn cudaGraphNodeGetDependentNodes(
     count: Out<usize>,
 );
 
-#[needs(cuGraphDebugDotPrint)]
+#[required(path)]
+#[direct(cuGraphDebugDotPrint(graph, path, flags))]
 fn cudaGraphDebugDotPrint(graph: CUgraph, path: Text, flags: c_uint);
 
 #[needs(cuGraphConditionalHandleCreate)]
@@ -60,7 +61,8 @@ fn cudaDeviceGetGraphMemAttribute(device: c_int, attribute: c_int, value: *mut c
 
 fn cudaDeviceSetGraphMemAttribute(device: c_int, attribute: c_int, value: *mut c_void);
 
-#[needs(cuUserObjectCreate)]
+#[required(object)]
+#[direct_without_context(cuUserObjectCreate(object, data, destroy, references, flags))]
 fn cudaUserObjectCreate(
     object: Out<CUuserObject>,
     data: *mut c_void,

@@ -2,6 +2,8 @@
 //! Management"). Parameters of kernels and copies are converted to the driver's
 //! structures; structures with one layout in both APIs are passed unchanged.
 
+#[required(node)]
+#[direct(cuGraphAddEmptyNode(node, graph, after, count))]
 fn cudaGraphAddEmptyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -27,6 +29,8 @@ fn cudaGraphExecKernelNodeSetParams(
     parameters: In<cudaKernelNodeParams>,
 );
 
+#[required(value)]
+#[direct(cuGraphKernelNodeSetAttribute(node, attribute, value))]
 fn cudaGraphKernelNodeSetAttribute(
     node: CUgraphNode,
     attribute: c_int,
@@ -147,6 +151,8 @@ fn cudaGraphAddMemsetNode(
     parameters: *const cudaMemsetParams,
 );
 
+#[required(parameters)]
+#[direct(cuGraphMemsetNodeSetParams(node, parameters))]
 fn cudaGraphMemsetNodeSetParams(node: CUgraphNode, parameters: In<cudaMemsetParams>);
 
 fn cudaGraphExecMemsetNodeSetParams(
@@ -155,6 +161,8 @@ fn cudaGraphExecMemsetNodeSetParams(
     parameters: In<cudaMemsetParams>,
 );
 
+#[required(node, parameters)]
+#[direct(cuGraphAddHostNode(node, graph, after, count, parameters))]
 fn cudaGraphAddHostNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -163,14 +171,20 @@ fn cudaGraphAddHostNode(
     parameters: *const cudaHostNodeParams,
 );
 
+#[required(parameters)]
+#[direct(cuGraphHostNodeSetParams(node, parameters))]
 fn cudaGraphHostNodeSetParams(node: CUgraphNode, parameters: In<cudaHostNodeParams>);
 
+#[required(parameters)]
+#[direct(cuGraphExecHostNodeSetParams(executable, node, parameters))]
 fn cudaGraphExecHostNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
     parameters: In<cudaHostNodeParams>,
 );
 
+#[required(node)]
+#[direct(cuGraphAddChildGraphNode(node, graph, after, count, child))]
 fn cudaGraphAddChildGraphNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -179,6 +193,8 @@ fn cudaGraphAddChildGraphNode(
     child: CUgraph,
 );
 
+#[required(node)]
+#[direct(cuGraphAddEventRecordNode(node, graph, after, count, event))]
 fn cudaGraphAddEventRecordNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -187,6 +203,8 @@ fn cudaGraphAddEventRecordNode(
     event: CUevent,
 );
 
+#[required(node)]
+#[direct(cuGraphAddEventWaitNode(node, graph, after, count, event))]
 fn cudaGraphAddEventWaitNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -195,7 +213,8 @@ fn cudaGraphAddEventWaitNode(
     event: CUevent,
 );
 
-#[needs(cuGraphAddMemAllocNode)]
+#[required(node)]
+#[direct(cuGraphAddMemAllocNode(node, graph, after, count, parameters))]
 fn cudaGraphAddMemAllocNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -210,7 +229,8 @@ fn cudaGraphMemAllocNodeGetParams(
     parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 );
 
-#[needs(cuGraphAddMemFreeNode)]
+#[required(node)]
+#[direct(cuGraphAddMemFreeNode(node, graph, after, count, address.addr() as u64))]
 fn cudaGraphAddMemFreeNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -219,10 +239,12 @@ fn cudaGraphAddMemFreeNode(
     address: *mut c_void,
 );
 
-#[needs(cuGraphMemFreeNodeGetParams)]
+#[required(address)]
+#[direct(cuGraphMemFreeNodeGetParams(node, address.cast()))]
 fn cudaGraphMemFreeNodeGetParams(node: CUgraphNode, address: *mut c_void);
 
-#[needs(cuGraphAddExternalSemaphoresSignalNode)]
+#[required(node)]
+#[direct(cuGraphAddExternalSemaphoresSignalNode(node, graph, after, count, parameters))]
 fn cudaGraphAddExternalSemaphoresSignalNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -244,7 +266,8 @@ fn cudaGraphExecExternalSemaphoresSignalNodeSetParams(
     parameters: *const c_void,
 );
 
-#[needs(cuGraphAddExternalSemaphoresWaitNode)]
+#[required(node)]
+#[direct(cuGraphAddExternalSemaphoresWaitNode(node, graph, after, count, parameters))]
 fn cudaGraphAddExternalSemaphoresWaitNode(
     node: *mut CUgraphNode,
     graph: CUgraph,

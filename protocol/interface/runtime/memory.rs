@@ -5,7 +5,8 @@
 #[clears(address)]
 fn cudaMalloc(address: *mut *mut c_void, size: usize);
 
-/// Reports a sticky error even if the pointer is null.
+/// Reports a sticky error even if the pointer is null: the driver frees nothing at address 0.
+#[direct(cuMemFree_v2(address.addr() as u64))]
 fn cudaFree(address: *mut c_void);
 
 fn cudaMallocPitch(address: Out<*mut c_void>, pitch: Out<usize>, width: usize, height: usize);
@@ -54,7 +55,8 @@ fn cudaMemRangeGetAttributes(
     size: usize,
 );
 
-#[needs(cuIpcGetMemHandle)]
+#[required(handle)]
+#[direct(cuIpcGetMemHandle(handle, address.addr() as u64))]
 fn cudaIpcGetMemHandle(handle: Out<cudaIpcMemHandle_t>, address: *mut c_void);
 
 #[needs(cuIpcOpenMemHandle_v2)]

@@ -1,6 +1,10 @@
 //! Registration by compiled code (crt/host_runtime.h), and libraries that the program
 //! loads (CUDA Runtime API, chapter "Library Management").
 
+#[required(library)]
+#[direct(cuLibraryLoadData(
+    library, code, jit_options, jit_values, jit_count, options, values, count
+))]
 fn cudaLibraryLoadData(
     library: *mut CUlibrary,
     code: *const c_void,
@@ -12,6 +16,10 @@ fn cudaLibraryLoadData(
     count: c_uint,
 );
 
+#[required(library)]
+#[direct(cuLibraryLoadFromFile(
+    library, path, jit_options, jit_values, jit_count, options, values, count
+))]
 fn cudaLibraryLoadFromFile(
     library: *mut CUlibrary,
     path: Text,

@@ -18,6 +18,7 @@ fn cudaStreamAddCallback(
 );
 
 #[per_thread(ptsz)]
+#[direct(cuStreamAttachMemAsync(stream, address.addr() as u64, length, flags))]
 fn cudaStreamAttachMemAsync(
     stream: DefaultStream,
     address: *mut c_void,
@@ -29,6 +30,8 @@ fn cudaStreamAttachMemAsync(
 fn cudaStreamGetDevice(stream: DefaultStream, device: Out<c_int>);
 
 #[per_thread(ptsz)]
+#[required(value)]
+#[direct(cuStreamSetAttribute(stream, attribute, value))]
 fn cudaStreamSetAttribute(
     stream: DefaultStream,
     attribute: c_int,

@@ -6,7 +6,7 @@ fn cudaGetSymbolSize(size: Out<usize>, symbol: *const c_void);
 
 #[per_thread(ptds)]
 #[default_stream]
-#[through(copy_to(symbol, from, (size, offset), kind, super::copy::now(stream)))]
+#[through(copy_to(symbol, from, (size, offset), kind, now(stream)))]
 fn cudaMemcpyToSymbol(
     symbol: *const c_void,
     from: *const c_void,
@@ -16,7 +16,7 @@ fn cudaMemcpyToSymbol(
 );
 
 #[per_thread(ptsz)]
-#[through(copy_to(symbol, from, (size, offset), kind, super::copy::Timing::Later(stream)))]
+#[through(copy_to(symbol, from, (size, offset), kind, Timing::Later(stream)))]
 fn cudaMemcpyToSymbolAsync(
     symbol: *const c_void,
     from: *const c_void,
@@ -28,7 +28,7 @@ fn cudaMemcpyToSymbolAsync(
 
 #[per_thread(ptds)]
 #[default_stream]
-#[through(copy_from(to, symbol, (size, offset), kind, super::copy::now(stream)))]
+#[through(copy_from(to, symbol, (size, offset), kind, now(stream)))]
 fn cudaMemcpyFromSymbol(
     to: *mut c_void,
     symbol: *const c_void,
@@ -38,7 +38,7 @@ fn cudaMemcpyFromSymbol(
 );
 
 #[per_thread(ptsz)]
-#[through(copy_from(to, symbol, (size, offset), kind, super::copy::Timing::Later(stream)))]
+#[through(copy_from(to, symbol, (size, offset), kind, Timing::Later(stream)))]
 fn cudaMemcpyFromSymbolAsync(
     to: *mut c_void,
     symbol: *const c_void,

@@ -17,6 +17,8 @@ fn cudaGetTextureObjectResourceDesc(resource: Out<cudaResourceDesc>, object: CUt
 fn cudaGetTextureObjectTextureDesc(texture: Out<cudaTextureDesc>, object: CUtexObject);
 
 #[only(13)]
+#[required(view)]
+#[direct(cuTexObjectGetResourceViewDesc(view.cast(), object))]
 fn cudaGetTextureObjectResourceViewDesc(view: Out<cudaResourceViewDesc>, object: CUtexObject);
 
 #[only(13)]

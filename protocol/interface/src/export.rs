@@ -91,8 +91,7 @@ fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> T
         Permitted::Always => "guard_before_init",
     });
     let told = named.then_some(&symbol.name).into_iter();
-    let cleared = function.clears.iter().map(|name| identifier(name));
-    let required = function.required.iter().map(|name| identifier(name));
+    let checks = checks(function);
     quote! {
         #[doc = #doc]
         ///
@@ -101,12 +100,21 @@ fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> T
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
             super::#guard(#(#told,)* || {
-                // SAFETY: each pointer is null or writable, as the manual requires.
-                #( unsafe { super::clear(#cleared) }; )*
-                #( super::present(#required)?; )*
+                #checks
                 #call
             })
         }
+    }
+}
+
+/// Writes zero to the function's cleared parameters, then refuses null for its required ones.
+fn checks(function: &Function) -> TokenStream {
+    let cleared = function.clears.iter().map(|name| identifier(name));
+    let required = function.required.iter().map(|name| identifier(name));
+    quote! {
+        // SAFETY: each pointer is null or writable, as the manual requires.
+        #( unsafe { super::clear(#cleared) }; )*
+        #( super::present(#required)?; )*
     }
 }
 
@@ -198,8 +206,8 @@ fn through_another(function: &Function, symbol: &Symbol, through: &Through) -> T
 }
 
 /// The exported functions that are calls of a function of the driver, which also
-/// checks their arguments: each calls the driver's table,
-/// `super::context()?.driver` or `super::runtime()?.driver`, under
+/// checks their arguments: each clears and requires its own as in [`exports`], then calls
+/// the driver's table, `super::context()?.driver` or `super::runtime()?.driver`, under
 /// `super::guard`.
 #[must_use]
 pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) -> TokenStream {
@@ -216,6 +224,7 @@ pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) 
         let start = identifier(if *context { "context" } else { "runtime" });
         let called = identifier(called);
         let doc = &function.doc;
+        let checks = checks(function);
         let parameters = &function.parameters;
         let names: Vec<Ident> = parameters.iter().map(|p| identifier(&p.name)).collect();
         let types = parameters.iter().map(|p| c_type(&p.kind));
@@ -233,6 +242,7 @@ pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) 
                 #[unsafe(no_mangle)]
                 pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
                     super::guard(|| {
+                        #checks
                         #( let #streams = own_default(#streams); )*
                         // SAFETY: the caller keeps to CUDA's manual, and the
                         // driver's function asks for the same.

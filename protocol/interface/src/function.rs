@@ -306,6 +306,9 @@ impl Function {
             Self {
                 name: name.clone(),
                 symbols,
+                // The driver's function has these checks, after those of the context.
+                required: Vec::new(),
+                clears: Vec::new(),
                 runtime: Vec::new(),
                 call: None,
                 host: false,

@@ -1,6 +1,6 @@
 //! The shape of a table entry.
 
-use crate::codec::{DecodeError, Field};
+use crate::codec::Field;
 use crate::handle::ObjectKind;
 
 /// The class of a call. Calls that the guest answers itself are not in the table.
@@ -84,6 +84,3 @@ pub fn info(number: u16) -> Option<&'static CallInfo> {
         .ok()?;
     calls.get(index).copied()
 }
-
-/// The result of decoding.
-pub type DecodeResult<T> = Result<T, DecodeError>;

@@ -128,10 +128,11 @@ crate::record! {
 }
 
 crate::record! {
-    /// Worker to another daemon, on that daemon's socket for guests or over a link between
-    /// hosts: a session arrives. The answer is a [`Refusal`], or a frame of a welcome's kind
-    /// from the destination worker, with a [`Move`]: how the guest connects to the
-    /// session there.
+    /// Daemon to the daemon of the destination, on that daemon's socket for guests or over a
+    /// link between hosts: a session arrives. The source worker, which need not be honest,
+    /// gets the link behind this frame. The answer to that worker is a [`Refusal`], or a frame
+    /// of a welcome's kind from the destination worker, with a [`Move`]: how the guest connects
+    /// to the session there.
     Arrive<'a> {
         /// [`MAGIC`].
         magic: [u8; 8],

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod call;
+mod chain;
 pub mod codec;
 pub mod edge;
 pub mod frame;
@@ -28,6 +29,8 @@ pub mod reply;
 pub mod status;
 pub mod table;
 pub mod types;
+
+pub use chain::chain;
 
 /// Gives every decoder of this crate `data`; for fuzzing. Whatever decodes must
 /// encode to the same bytes again.

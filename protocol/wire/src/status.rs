@@ -15,14 +15,8 @@ macro_rules! statuses {
                 pub const $name: Self = Self($value);
             )*
 
-            /// The constant's name without `CUDA_`, where the host side raises it.
-            #[must_use]
-            pub fn name(self) -> Option<&'static str> {
-                match self {
-                    $( Self::$name => Some(stringify!($name)), )*
-                    _ => None,
-                }
-            }
+            #[cfg(test)]
+            const NAMED: &[(&str, Self)] = &[ $( (stringify!($name), Self($value)) ),* ];
         }
     };
 }
@@ -40,10 +34,14 @@ statuses! {
     MAP_FAILED = 205,
     NO_BINARY_FOR_GPU = 209,
     ECC_UNCORRECTABLE = 214,
+    UNSUPPORTED_LIMIT = 215,
+    PEER_ACCESS_UNSUPPORTED = 217,
     INVALID_PTX = 218,
     UNSUPPORTED_PTX_VERSION = 222,
     JIT_COMPILATION_DISABLED = 223,
+    UNSUPPORTED_EXEC_AFFINITY = 224,
     INVALID_SOURCE = 300,
+    FILE_NOT_FOUND = 301,
     OPERATING_SYSTEM = 304,
     INVALID_HANDLE = 400,
     ILLEGAL_STATE = 401,
@@ -53,9 +51,13 @@ statuses! {
     ILLEGAL_ADDRESS = 700,
     LAUNCH_OUT_OF_RESOURCES = 701,
     LAUNCH_TIMEOUT = 702,
+    PEER_ACCESS_ALREADY_ENABLED = 704,
+    PEER_ACCESS_NOT_ENABLED = 705,
+    PRIMARY_CONTEXT_ACTIVE = 708,
+    CONTEXT_IS_DESTROYED = 709,
+    ASSERT = 710,
     HOST_MEMORY_ALREADY_REGISTERED = 712,
     HOST_MEMORY_NOT_REGISTERED = 713,
-    ASSERT = 710,
     HARDWARE_STACK_ERROR = 714,
     ILLEGAL_INSTRUCTION = 715,
     MISALIGNED_ADDRESS = 716,
@@ -78,6 +80,8 @@ statuses! {
     STREAM_CAPTURE_WRONG_THREAD = 908,
     GRAPH_EXEC_UPDATE_FAILURE = 910,
     INVALID_CLUSTER_SIZE = 912,
+    INVALID_RESOURCE_TYPE = 914,
+    INVALID_RESOURCE_CONFIGURATION = 915,
     UNKNOWN = 999,
 }
 
@@ -88,23 +92,11 @@ impl Status {
         self == Self::SUCCESS
     }
 
-    /// Errors after which, as CUDA documents them, the context is unusable
-    /// and every further call returns the same error.
+    /// An error after which, as CUDA documents it, the context is unusable and every further
+    /// call returns the same error.
     #[must_use]
     pub fn is_sticky(self) -> bool {
-        matches!(
-            self,
-            Self::ECC_UNCORRECTABLE
-                | Self::ILLEGAL_ADDRESS
-                | Self::LAUNCH_TIMEOUT
-                | Self::ASSERT
-                | Self::HARDWARE_STACK_ERROR
-                | Self::ILLEGAL_INSTRUCTION
-                | Self::MISALIGNED_ADDRESS
-                | Self::INVALID_ADDRESS_SPACE
-                | Self::INVALID_PC
-                | Self::LAUNCH_FAILED
-        )
+        paragpu_abi::is_sticky(self.0.cast_signed())
     }
 
     /// `Ok` on success, the status itself otherwise.
@@ -118,13 +110,8 @@ impl Status {
 
 impl std::fmt::Display for Status {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.name() {
-            Some(name) => write!(
-                formatter,
-                "CUDA_{}{name} ({})",
-                if self.0 == 0 { "" } else { "ERROR_" },
-                self.0
-            ),
+        match paragpu_abi::driver_error_name(self.0.cast_signed()) {
+            Some(name) => write!(formatter, "{} ({})", name.to_string_lossy(), self.0),
             None => write!(formatter, "CUresult {}", self.0),
         }
     }
@@ -139,5 +126,23 @@ impl Field<'_> for Status {
     }
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         reader.field().map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_have_the_codes_of_their_names() {
+        for (name, status) in Status::NAMED {
+            let prefix = if status.is_success() { "" } else { "ERROR_" };
+            let text = format!("CUDA_{prefix}{name} ({})", status.0);
+            assert_eq!(status.to_string(), text);
+        }
+        assert_eq!(
+            Status(u32::MAX).to_string(),
+            format!("CUresult {}", u32::MAX)
+        );
     }
 }

@@ -18,7 +18,6 @@
         clippy::panic
     )
 )]
-#![deny(unsafe_code)]
 
 mod attach;
 mod domain_run;

@@ -9,6 +9,12 @@ pub const SIZE: u64 = 256;
 /// Bytes of BAR 0.
 pub const REGISTERS_SIZE: u64 = 4096;
 
+/// Offset of the command register.
+const COMMAND: usize = 0x04;
+
+/// In the command register: the device may access memory.
+const BUS_MASTER: u8 = 1 << 2;
+
 /// Offset of the MSI capability.
 const MSI: usize = 0x40;
 
@@ -44,7 +50,7 @@ impl ConfigSpace {
         self.set(0x00, &0x1af4_u16.to_le_bytes(), &[]);
         self.set(0x02, &0x1110_u16.to_le_bytes(), &[]);
         // Command: memory, bus master, interrupt off.
-        self.set(0x04, &[0; 2], &0x0406_u16.to_le_bytes());
+        self.set(COMMAND, &[0; 2], &0x0406_u16.to_le_bytes());
         self.set(0x06, &0x0010_u16.to_le_bytes(), &[]);
         self.set(0x08, &[1, 0, 0, 0x05], &[]);
         // Cache line size and latency, which have no effect.
@@ -71,6 +77,13 @@ impl ConfigSpace {
         );
         self.set(MSI + 4, &[0; 8], &(!3_u64).to_le_bytes());
         self.set(MSI + 12, &[0; 2], &[0xff; 2]);
+    }
+
+    /// Whether the guest allows the device to access its memory.
+    #[must_use]
+    pub fn is_bus_master(&self) -> bool {
+        let command = self.bytes.get(COMMAND);
+        command.is_some_and(|command| command & BUS_MASTER != 0)
     }
 
     fn set(&mut self, at: usize, value: &[u8], writable: &[u8]) {

@@ -21,13 +21,19 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use self::connection::{Connection, ConnectionEnd};
 use self::server::{DeviceEnds, Server};
 use crate::Error;
 use crate::eventfd::EventFd;
+
+/// How long a thread has to end once its client is disconnected.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 
 /// A client and the thread that answers it. Dropping it ends both.
 #[derive(Debug)]
@@ -80,6 +86,18 @@ impl Client {
             .as_ref()
             .is_some_and(|thread| !thread.is_finished())
     }
+
+    /// Waits for the thread to end. A hostile hypervisor can make its eventfd blocking
+    /// again and keep the thread in a write to it; the process must end nevertheless.
+    fn ends_in_time(&self) -> bool {
+        loop {
+            let mut list = [PollFd::new(&self.ended, PollFlags::IN)];
+            match poll(&mut list, Some(&PATIENCE)) {
+                Err(Errno::INTR) => {}
+                ready => return ready.is_ok_and(|count| count > 0),
+            }
+        }
+    }
 }
 
 /// A descriptor that is readable once the client is gone.
@@ -92,6 +110,10 @@ impl AsFd for Client {
 impl Drop for Client {
     fn drop(&mut self) {
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        if !self.ends_in_time() {
+            tracing::warn!("the hypervisor's eventfd blocks: a thread that rings it stays behind");
+            return;
+        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -98,12 +98,18 @@ impl Server {
             command::SET_IRQS => self.set_irqs(payload, command.descriptors),
             command::REGION_READ => self.read(payload),
             command::REGION_WRITE => self.write(payload),
-            command::RESET => {
-                self.config.reset();
-                Ok(Reply::default())
-            }
+            command::RESET => self.reset(),
             _ => Err(Errno::NOTSUP),
         }
+    }
+
+    /// Resets the device with its VM. The memory then belongs to what starts in the VM, so
+    /// workers from before must not write there. Their sessions do not end here: after a
+    /// suspend to memory the VM's programs continue, and copy through the window.
+    fn reset(&mut self) -> Result<Reply<'static>, Errno> {
+        self.config.reset();
+        self.memory().cut_off()?;
+        Ok(Reply::default())
     }
 
     fn version(&mut self, payload: &[u8]) -> Result<Reply<'_>, Errno> {
@@ -235,7 +241,7 @@ impl Server {
             (0..pci::INTERRUPTS, OFF, 0, 0) => {}
             (pci::MSI, OFF, 0, 1) => self.interrupt(),
             (pci::MSI, THROUGH, 0, 1) if descriptors.len() <= 1 => {
-                self.trigger = descriptors.pop().map(EventFd::from);
+                self.trigger = descriptors.pop().map(EventFd::adopt).transpose()?;
             }
             _ => return Err(Errno::INVAL),
         }
@@ -274,7 +280,14 @@ impl Server {
             return Err(Errno::INVAL);
         }
         match access.region {
-            pci::CONFIG => self.config.write(access.offset, bytes),
+            pci::CONFIG => {
+                let may_copy = self.config.is_bus_master();
+                self.config.write(access.offset, bytes);
+                if may_copy && !self.config.is_bus_master() {
+                    // As before kexec: another kernel is about to use the memory.
+                    self.memory().cut_off()?;
+                }
+            }
             pci::BAR2 => {
                 pwrite(&self.ends.window, bytes, access.offset)?;
             }

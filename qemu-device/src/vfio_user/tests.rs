@@ -23,6 +23,11 @@ const CHANNELS: u16 = 3;
 /// A server, and the eventfds that a guest rings through it: those of the channels, then of
 /// the control peer.
 fn server() -> (Server, Vec<EventFd>) {
+    server_of(&Arc::default())
+}
+
+/// The same, whose client reports its memory to `memory`.
+fn server_of(memory: &Arc<Mutex<GuestMemory>>) -> (Server, Vec<EventFd>) {
     let layout = Layout::new(16 << 20, CHANNELS).unwrap();
     let bells: Vec<_> = (0..=CHANNELS).map(|_| EventFd::new().unwrap()).collect();
     let mut ends: Vec<_> = bells.iter().map(|bell| bell.duplicate().unwrap()).collect();
@@ -32,13 +37,17 @@ fn server() -> (Server, Vec<EventFd>) {
         layout,
         control: ends.pop().unwrap(),
         channels: ends,
-        memory: Arc::new(Mutex::new(GuestMemory::new().unwrap())),
+        memory: Arc::clone(memory),
     };
     (Server::new(ends), bells)
 }
 
 fn greeted() -> (Server, Vec<EventFd>) {
-    let (mut server, bells) = server();
+    greeted_of(&Arc::default())
+}
+
+fn greeted_of(memory: &Arc<Mutex<GuestMemory>>) -> (Server, Vec<EventFd>) {
+    let (mut server, bells) = server_of(memory);
     let version = Version { major: 0, minor: 1 };
     ask(&mut server, command::VERSION, &encode_all(&version)).unwrap();
     (server, bells)
@@ -288,6 +297,65 @@ fn reset_forgets_what_the_guest_wrote() {
     assert_eq!(read(&mut server), command_word);
     ask(&mut server, command::RESET, &[]).unwrap();
     assert_eq!(read(&mut server), write(4, pci::CONFIG, &[0, 0]));
+}
+
+#[test]
+fn an_interrupt_is_an_eventfd_and_never_blocks() {
+    let (mut server, _) = greeted();
+    let through = irq_set_flags::DATA_EVENTFD | irq_set_flags::ACTION_TRIGGER;
+    let trigger = irq_set_flags::DATA_NONE | irq_set_flags::ACTION_TRIGGER;
+    let (_end, pipe) = rustix::pipe::pipe().unwrap();
+    let refused = irqs(&mut server, [through, pci::MSI, 0, 1], vec![pipe]);
+    assert_eq!(refused, Err(Errno::INVAL));
+    let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    let passed = vec![full.try_clone().unwrap()];
+    irqs(&mut server, [through, pci::MSI, 0, 1], passed).unwrap();
+    irqs(&mut server, [trigger, pci::MSI, 0, 1], Vec::new()).unwrap();
+    let mut count = [0; 8];
+    read(&full, &mut count).unwrap();
+    assert_eq!(u64::from_ne_bytes(count), u64::MAX - 1);
+}
+
+#[test]
+fn workers_lose_the_memory_when_the_guest_or_its_reset_takes_it_back() {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    let memory = Arc::<Mutex<GuestMemory>>::default();
+    let (mut server, _) = greeted_of(&memory);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let ram = memfd_create("ram", flags).unwrap();
+    ftruncate(&ram, 0x1000).unwrap();
+    fcntl_add_seals(&ram, SealFlags::SHRINK).unwrap();
+    let map = encode_all(&DmaMap {
+        argsz: 32,
+        flags: dma_flags::READ | dma_flags::WRITE,
+        offset: 0,
+        address: 0x8000,
+        size: 0x1000,
+    });
+    ask_with(&mut server, command::DMA_MAP, &map, vec![ram]).unwrap();
+    let worker = || memory.lock().descriptors().unwrap().swap_remove(0);
+    let ranges = |table: &OwnedFd| {
+        let mut count = [0; 8];
+        rustix::io::pread(table, &mut count, 8).unwrap();
+        u64::from_le_bytes(count)
+    };
+    let set = |server: &mut Server, word: u8| {
+        let payload = write(4, pci::CONFIG, &[word, 0]);
+        ask(server, command::REGION_WRITE, &payload).unwrap();
+    };
+    let first = worker();
+    set(&mut server, 6);
+    set(&mut server, 4);
+    assert_eq!(ranges(&first), 1, "the device may still access memory");
+    set(&mut server, 2);
+    let second = worker();
+    assert_eq!((ranges(&first), ranges(&second)), (0, 1));
+    set(&mut server, 6);
+    ask(&mut server, command::RESET, &[]).unwrap();
+    let third = worker();
+    let left = [&first, &second, &third].map(ranges);
+    assert_eq!(left, [0, 0, 1]);
 }
 
 /// Payloads of a client, with words that are often small or boundary values.

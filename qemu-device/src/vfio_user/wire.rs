@@ -46,8 +46,6 @@ pub mod command {
     pub const GET_INFO: u16 = 4;
     /// Returns the properties of a region.
     pub const GET_REGION_INFO: u16 = 5;
-    /// Returns which writes to a region can go to eventfds.
-    pub const GET_REGION_IO_FDS: u16 = 6;
     /// Returns the properties of an interrupt.
     pub const GET_IRQ_INFO: u16 = 7;
     /// Sets the eventfd that raises an interrupt.

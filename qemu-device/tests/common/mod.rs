@@ -113,7 +113,7 @@ impl Drop for Process {
 pub fn receive(stream: &UnixStream, limit: usize) -> (Vec<u8>, Vec<OwnedFd>) {
     assert!(is_ready(stream, LONG), "nothing came");
     let mut bytes = vec![0; limit];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let count = recvmsg(
         stream,

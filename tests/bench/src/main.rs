@@ -15,6 +15,7 @@ mod session;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum as _};
+use paragpu_protocol::chain;
 
 use crate::error::Error;
 use crate::sample::print;
@@ -128,13 +129,7 @@ fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let mut text = format!("paragpu-bench: {error}");
-            let mut cause = std::error::Error::source(&error);
-            while let Some(source) = cause {
-                text += &format!(": {source}");
-                cause = source.source();
-            }
-            eprintln!("{text}");
+            eprintln!("paragpu-bench: {}", chain(&error));
             ExitCode::FAILURE
         }
     }

@@ -2,6 +2,7 @@
 //! plain tests run as well, and [`skip`].
 //!
 //! `make.py` writes the seeds: one line a seed, its name and its bytes in hexadecimal.
+#![forbid(unsafe_code)]
 
 use std::io::Write as _;
 use std::path::Path;

@@ -1,11 +1,13 @@
-// cuSPARSE: products of a sparse matrix with a vector and with a dense matrix,
-// conversions between formats, and a sparse product.
+// cuSPARSE: products of a sparse matrix with a vector, with a dense matrix and with
+// a sparse one, and conversions between formats.
 
 #include "library.h"
 
 #include <cusparse.h>
 
 static const int rows = 120, columns = 90, others = 16;
+// Of the product of sparse matrices: its kernels need several blocks.
+static const int outer = 200, inner = 150, times = 8;
 
 // A matrix by compressed rows.
 struct Sparse {
@@ -27,6 +29,27 @@ struct Sparse {
             matrix.starts.push_back(static_cast<int>(matrix.places.size()));
         }
         return matrix;
+    }
+
+    // Whether its indices are those of `entries` different elements.
+    bool is_valid(int64_t entries) const {
+        std::vector<int> seen(columns, -1);
+        if (starts.front() != 0 || starts.back() != entries) {
+            return false;
+        }
+        for (int row = 0; row < rows; ++row) {
+            if (starts[row] > starts[row + 1] || starts[row + 1] > entries) {
+                return false;
+            }
+            for (int at = starts[row]; at < starts[row + 1]; ++at) {
+                int place = places[at];
+                if (place < 0 || place >= columns || seen[place] == row) {
+                    return false;
+                }
+                seen[place] = row;
+            }
+        }
+        return true;
     }
 
     // By columns.
@@ -148,6 +171,57 @@ static void to_columns(cusparseHandle_t handle, const Sparse &matrix, OnDevice &
     }
 }
 
+// The product of two sparse matrices, several times. Blocks of its kernels pass
+// partial results to each other by vectors of 16 bytes, a value and its state.
+static void with_sparse(cusparseHandle_t handle, Random &random) {
+    Sparse a = Sparse::random(random, outer, inner), b = Sparse::random(random, inner, outer);
+    std::vector<float> want = product(a.dense(), b.dense(), outer, outer, inner);
+    OnDevice da(a), db(b);
+    const cusparseOperation_t plain = CUSPARSE_OPERATION_NON_TRANSPOSE;
+    const cusparseSpGEMMAlg_t algorithm = CUSPARSE_SPGEMM_DEFAULT;
+    for (int time = 0; time < times; ++time) {
+        cusparseSpMatDescr_t dc;
+        LIBRARY_CHECK(cusparseCreateCsr(&dc, outer, outer, 0, nullptr, nullptr, nullptr, CUSPARSE_INDEX_32I,
+                                        CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
+        cusparseSpGEMMDescr_t work;
+        LIBRARY_CHECK(cusparseSpGEMM_createDescr(&work));
+        size_t first = 0, second = 0;
+        LIBRARY_CHECK(cusparseSpGEMM_workEstimation(handle, plain, plain, &one, da.descriptor, db.descriptor, &none, dc,
+                                                    CUDA_R_32F, algorithm, work, &first, nullptr));
+        DeviceArray<char> estimation(first + 1);
+        LIBRARY_CHECK(cusparseSpGEMM_workEstimation(handle, plain, plain, &one, da.descriptor, db.descriptor, &none, dc,
+                                                    CUDA_R_32F, algorithm, work, &first, estimation.get()));
+        LIBRARY_CHECK(cusparseSpGEMM_compute(handle, plain, plain, &one, da.descriptor, db.descriptor, &none, dc,
+                                             CUDA_R_32F, algorithm, work, &second, nullptr));
+        DeviceArray<char> computation(second + 1);
+        LIBRARY_CHECK(cusparseSpGEMM_compute(handle, plain, plain, &one, da.descriptor, db.descriptor, &none, dc,
+                                             CUDA_R_32F, algorithm, work, &second, computation.get()));
+        int64_t height, width, entries;
+        LIBRARY_CHECK(cusparseSpMatGetSize(dc, &height, &width, &entries));
+        DeviceArray<int> starts(outer + 1), places(entries + 1);
+        DeviceArray<float> values(entries + 1);
+        starts.spoil();
+        places.spoil();
+        values.spoil();
+        LIBRARY_CHECK(cusparseCsrSetPointers(dc, starts.get(), places.get(), values.get()));
+        LIBRARY_CHECK(cusparseSpGEMM_copy(handle, plain, plain, &one, da.descriptor, db.descriptor, &none, dc,
+                                          CUDA_R_32F, algorithm, work));
+        LIBRARY_CHECK(cusparseSpGEMM_destroyDescr(work));
+        LIBRARY_CHECK(cusparseDestroySpMat(dc));
+        Sparse c(outer, outer);
+        c.starts = downloaded(starts);
+        c.places = downloaded(places);
+        c.values = downloaded(values);
+        if (!c.is_valid(entries)) {
+            Program::current()->fail("the product of sparse matrices has invalid or duplicate indices");
+            continue;
+        }
+        std::vector<float> got = c.dense();
+        Program::current()->expect_equal("the product of sparse matrices", got.data(), want.data(), want.size());
+        Program::current()->digest(got.data(), got.size() * sizeof(float));
+    }
+}
+
 int main(int argc, char **argv) {
     Program program("cusparse", "sparse matrices by cuSPARSE", "unused", 1, 1, 1);
     program.parse(argc, argv);
@@ -164,6 +238,7 @@ int main(int argc, char **argv) {
             to_dense(handle, matrix, device);
             to_columns(handle, matrix, device);
         }
+        with_sparse(handle, random);
         LIBRARY_CHECK(cusparseDestroy(handle));
     }
     return program.finish();

@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paragpu_communicator::conformance::{Factory, RawGuest};
-use paragpu_communicator::{Connection, Polling};
+use paragpu_communicator::{Connection, Error, Polling};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use crate::channel::{Region, Side};
 use crate::eventfd::signal;
@@ -100,4 +101,28 @@ mod shm_polling {
 mod shm_sleeping {
     use super::*;
     paragpu_communicator::conformance_tests!(shm(Duration::ZERO));
+}
+
+#[test]
+fn a_region_that_its_host_can_shrink_is_refused() {
+    let options = Options::default();
+    for (seals, is_taken) in [
+        (SealFlags::empty(), false),
+        (SealFlags::GROW, false),
+        (SealFlags::SHRINK, true),
+    ] {
+        let (_host, mut ends, liveness) = ends(options);
+        let copy = memfd_create("copy", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&copy, REGION).unwrap();
+        let mut header = vec![0; layout::HEADER_SIZE as usize];
+        rustix::io::pread(&ends.memory, &mut header[..], 0).unwrap();
+        rustix::io::pwrite(&copy, &header, 0).unwrap();
+        fcntl_add_seals(&copy, seals).unwrap();
+        ends.memory = copy;
+        match shm::attach(ends, liveness, options) {
+            Ok(_) => assert!(is_taken, "{seals:?}"),
+            Err(Error::Protocol(reason)) => assert!(!is_taken, "{seals:?}: {reason}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use paragpu_communicator::{Error, Wait};
 use rustix::net::{self, AddressFamily, SocketType};
 
 use crate::handshake::{MAX_FDS, receive_exact_frame, receive_with_fds, send_frame, send_with_fds};
-use crate::sockets::{connect_tcp, connect_unix, listen_tcp, listen_unix};
+use crate::sockets::{connect_tcp, connect_unix, listen_unix};
 use crate::{Options, over};
 
 fn soon() -> Option<Instant> {
@@ -117,7 +117,7 @@ fn sockets_listen_and_connect() {
     drop(connect_unix(&path).unwrap());
     drop(listener);
 
-    let listener = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let guest = connect_tcp(address, Duration::from_secs(10)).unwrap();
     let (host, _) = listener.accept().unwrap();

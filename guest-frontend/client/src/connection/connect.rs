@@ -431,7 +431,9 @@ impl Attempt<'_> {
                     let timeout = std::io::Error::from(std::io::ErrorKind::TimedOut);
                     return Err(Unmet::Failed(Error::NoAnswer {
                         place: self.place(Communicator::Pci),
-                        advice: "is paragpud running on the VM's host?",
+                        advice: "is paragpud running on the VM's host? If the VM's device \
+                                 process ended, replug the device (paragpu detach VM; paragpu \
+                                 attach VM)",
                         source: Box::new(TravelError::io("the host sent no welcome", timeout)),
                     }));
                 }

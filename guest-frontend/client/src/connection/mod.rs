@@ -88,6 +88,8 @@ struct Incoming {
 /// Positions in the session's sequence of calls.
 #[derive(Default)]
 struct Positions {
+    /// The last call that was given to a sender. Stored before, so that no reply precedes it.
+    issued: AtomicU64,
     /// The last call that launches must follow. Stored before the call returns to its thread.
     sent: AtomicU64,
     /// Sequence number of the last call that it executed.
@@ -112,6 +114,15 @@ struct Users {
     pinned: OnceLock<Weak<dyn PinnedMemory>>,
     /// Another session has memory of this one, or had it, or the reverse.
     share_memory: AtomicBool,
+}
+
+impl Users {
+    /// Lets callbacks run, which learn of the error. No host function has this number.
+    fn work_failed(&self) {
+        if let Some(sink) = self.host_functions.get() {
+            sink(0);
+        }
+    }
 }
 
 /// The connection of a session, across reconnects. What every call writes is apart from what it
@@ -618,6 +629,7 @@ impl Link {
             }
             let sequence = outgoing.sequence + 1;
             let sender = &outgoing.sender;
+            self.positions.issued.store(sequence, Ordering::Relaxed);
             let sent = match lent {
                 Some(_) if sender.gathers() => sender.send(number, slot, Some(sequence), payload),
                 _ => sender.try_send(number, slot, Some(sequence), payload),
@@ -677,7 +689,8 @@ impl Link {
     /// Keeps the call that was just sent. Returns whether acknowledgements should be read.
     fn keep(&self, mut outgoing: MutexGuard<'_, Outgoing>, message: Message<'_>) -> bool {
         let sequence = outgoing.sequence;
-        if self.positions.taken.load(Ordering::Relaxed) + 1 >= sequence {
+        let taken = self.positions.taken.load(Ordering::Relaxed);
+        if taken.saturating_add(1) >= sequence {
             // All earlier calls are acknowledged, so their memory is reused.
             outgoing.kept.clear();
             outgoing.look = CHECK_INTERVAL;
@@ -732,14 +745,16 @@ impl Link {
 
     /// Records a failed call and returns its error.
     fn failed(&self, status: Status, detail: &str) -> Status {
-        if status.is_sticky()
+        let is_first = status.is_sticky()
             && self
                 .sticky
                 .compare_exchange(0, status.0, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-            && !detail.is_empty()
-        {
-            eprintln!("paragpu: {status}: {detail}");
+                .is_ok();
+        if is_first {
+            self.users.work_failed();
+            if !detail.is_empty() {
+                eprintln!("paragpu: {status}: {detail}");
+            }
         }
         if status == Status::NOT_SUPPORTED {
             report_once(status, detail);

@@ -56,13 +56,6 @@ impl Landing for Arrivals<'_> {
     }
 }
 
-/// Raises a number that only the reading thread changes.
-fn advance(number: &AtomicU64, to: u64) {
-    if number.load(Ordering::Relaxed) < to {
-        number.store(to, Ordering::Relaxed);
-    }
-}
-
 impl Link {
     /// Reads frames while `wanted` returns true, so that requests for host
     /// functions are received while no thread waits.
@@ -232,10 +225,24 @@ impl Link {
         }
     }
 
+    /// Raises a position that the host reports and only the reading thread changes. An error if
+    /// no call was sent at that position.
+    fn advance(&self, position: &AtomicU64, to: u64) -> Result<(), String> {
+        if position.load(Ordering::Relaxed) < to {
+            if self.positions.issued.load(Ordering::Relaxed) < to {
+                return Err(format!(
+                    "the host acknowledges call {to}, which was never sent"
+                ));
+            }
+            position.store(to, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     fn route(&self, frame: &Frame<'_>) -> Result<(), String> {
         let header = &frame.header;
-        advance(&self.positions.executed, header.sequence);
-        advance(&self.positions.taken, header.sequence);
+        self.advance(&self.positions.executed, header.sequence)?;
+        self.advance(&self.positions.taken, header.sequence)?;
         let slot = || {
             self.slots.get(header.slot).ok_or_else(|| {
                 format!(
@@ -283,8 +290,7 @@ impl Link {
             }
             Some(Control::Taken) => {
                 let taken: u64 = reader.field().map_err(malformed)?;
-                advance(&self.positions.taken, taken);
-                Ok(())
+                self.advance(&self.positions.taken, taken)
             }
             Some(Control::Move) => {
                 let goal = reader.field().map_err(malformed)?;

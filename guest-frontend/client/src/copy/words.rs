@@ -3,6 +3,11 @@
 
 use std::sync::Arc;
 
+use paragpu_abi::{
+    CU_STREAM_MEM_OP_BARRIER as BARRIER, CU_STREAM_MEM_OP_WAIT_VALUE_32 as WAIT_32,
+    CU_STREAM_MEM_OP_WAIT_VALUE_64 as WAIT_64, CU_STREAM_MEM_OP_WRITE_VALUE_32 as WRITE_32,
+    CU_STREAM_MEM_OP_WRITE_VALUE_64 as WRITE_64,
+};
 use paragpu_protocol::codec::{Bytes, Field};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::StreamMemory;
@@ -15,16 +20,14 @@ use crate::objects::stream::Stream;
 
 /// Maximum number of operations in one call, as in CUDA.
 const MAX_OPERATIONS: usize = 256;
-/// CUstreamBatchMemOpType: waits, writes, barrier.
-const WAITS: [u32; 2] = [1, 4];
-const WRITES: [u32; 2] = [2, 5];
-const BARRIER: u32 = 6;
+const WAITS: [u32; 2] = [WAIT_32, WAIT_64];
+const WRITES: [u32; 2] = [WRITE_32, WRITE_64];
 
 /// Bytes of the operation's word; `None` for a barrier.
 fn size(operation: &MemoryOperation) -> Option<u64> {
     match operation.kind {
-        1 | 2 => Some(4),
-        4 | 5 => Some(8),
+        WAIT_32 | WRITE_32 => Some(4),
+        WAIT_64 | WRITE_64 => Some(8),
         _ => None,
     }
 }

@@ -179,11 +179,12 @@ impl Graphs {
                     before,
                     copy: (call, work),
                     after: then,
-                    memory,
+                    memory: (memory, size),
                 } => {
                     plan.staging.push(memory);
                     let mut staging = Staging {
                         memory,
+                        size,
                         fills: before.is_some(),
                         function: 0,
                     };
@@ -330,11 +331,11 @@ impl Graphs {
     pub(crate) fn destroy(&self, graph: &DeviceGraph) -> Result<()> {
         let mut plan = graph.plan.lock();
         plan.check()?;
-        self.parts.link.post(&GraphDestroy {
+        let posted = self.parts.link.post(&GraphDestroy {
             graph: graph.handle,
-        })?;
+        });
         self.release(&mut plan);
-        Ok(())
+        posted.map(drop)
     }
 }
 

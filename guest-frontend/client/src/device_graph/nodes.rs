@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use paragpu_abi::CU_MEMHOSTALLOC_DEVICEMAP;
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::{Bytes, Field as _, encode_all};
 use paragpu_protocol::handle::StreamHandle;
@@ -20,9 +21,6 @@ use crate::objects::graph::Conditional;
 use crate::objects::graph::{CopyNodeEnd, CopyWork, Fill, HostRun, Kernel, MemoryWork, Work};
 use crate::stream::wait_for_event;
 
-/// CU_MEMHOSTALLOC_DEVICEMAP.
-const DEVICEMAP: u32 = 2;
-
 /// The calls and host functions that a node becomes.
 pub(super) enum NodeCalls {
     One(u16, Vec<u8>),
@@ -32,7 +30,8 @@ pub(super) enum NodeCalls {
         before: Option<HostRun>,
         copy: (u16, Vec<u8>),
         after: Option<HostRun>,
-        memory: u64,
+        /// Address and bytes of the pinned memory between them.
+        memory: (u64, u64),
     },
 }
 
@@ -142,9 +141,13 @@ impl Graphs {
         })))
     }
 
-    /// Converts a copy. Its bytes go through pinned memory at `staging`, or through
-    /// new memory, if the device does not reach one side.
-    pub(super) fn make_copy(&self, copy: &CopyWork, staging: Option<u64>) -> Result<NodeCalls> {
+    /// Converts a copy. If the device does not reach one side, its bytes go through pinned
+    /// memory: `staging`, given by address and size, if it is large enough, or new memory.
+    pub(super) fn make_copy(
+        &self,
+        copy: &CopyWork,
+        staging: Option<(u64, u64)>,
+    ) -> Result<NodeCalls> {
         let extent = copy.extent;
         let destination = self.reach_end(&copy.destination, extent)?;
         let source = self.reach_end(&copy.source, extent)?;
@@ -160,14 +163,20 @@ impl Graphs {
                 host_copy(&to, &from, extent)
             })));
         }
+        let size = volume(extent)?;
         let memory = match staging {
-            Some(memory) => memory,
-            None => self.parts.host.allocate(volume(extent)?, DEVICEMAP)?,
+            Some((address, had)) if had >= size => (address, had),
+            _ => {
+                // A copy that grows step by step gets new memory a few times only.
+                let size = size.max(staging.map_or(0, |(_, had)| had.saturating_mul(2)));
+                let host = &self.parts.host;
+                (host.allocate(size, CU_MEMHOSTALLOC_DEVICEMAP)?, size)
+            }
         };
-        let between = CopyEnd::Linear(packed(memory, extent));
+        let between = CopyEnd::Linear(packed(memory.0, extent));
         let [width, height, _] = extent;
         let pinned = CopyNodeEnd::Host {
-            address: memory,
+            address: memory.0,
             pitch: width,
             rows: height,
         };

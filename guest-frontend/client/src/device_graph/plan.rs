@@ -78,6 +78,8 @@ pub(super) struct Step {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Staging {
     pub(super) memory: u64,
+    /// Its bytes.
+    pub(super) size: u64,
     /// Whether bytes come from memory that the device does not reach.
     pub(super) fills: bool,
     /// The host function that fills or empties it.
@@ -141,6 +143,12 @@ impl Plan {
             words.copy_from_slice(&kernel.parameters);
             self.has_noted_words = false;
         }
+    }
+
+    /// Whether a node's bytes go through pinned memory.
+    pub(super) fn is_staged(&self, index: usize) -> bool {
+        let step = self.steps.get(index);
+        step.is_some_and(|step| step.staging.is_some())
     }
 
     /// Records that a node's change must be sent.

@@ -10,11 +10,10 @@ use paragpu_protocol::table::{GraphNodeEnable, GraphNodeUpdate, GraphNodeUpdates
 use super::nodes::{NodeCalls, conditional_call, encode_launch, fill_size};
 use super::plan::{DeviceGraph, Plan, Staging, Step};
 use super::{Graphs, PART};
-use crate::copy::volume;
 use crate::error::Result;
 use crate::host_function::HostFunctions;
 use crate::objects::function::Function;
-use crate::objects::graph::{Flat, Kernel, NodeName, Work};
+use crate::objects::graph::{CopyNodeEnd, CopyWork, Flat, HostRun, Kernel, NodeName, Work};
 use crate::objects::shape::Shape;
 use crate::objects::user_object::References;
 
@@ -109,8 +108,13 @@ impl Graphs {
                 return Err(Status::INVALID_VALUE);
             }
             self.check_work(&work)?;
+            // The direction of a copy or the dimensions of a memset would change.
+            let is_invalid = plan.is_staged(index) || matches!(work, Work::Memset(_));
             let updated = self.change(&mut plan, index, work)?;
-            updated.map_err(|_| Status::GRAPH_EXEC_UPDATE_FAILURE)?;
+            updated.map_err(|_| match is_invalid {
+                true => Status::INVALID_VALUE,
+                false => Status::GRAPH_EXEC_UPDATE_FAILURE,
+            })?;
         }
         Ok(())
     }
@@ -196,15 +200,18 @@ impl Graphs {
         let (Some(flat), Some(step)) = (plan.flat.get_mut(index), plan.steps.get_mut(index)) else {
             return Err(Status::INVALID_VALUE);
         };
-        if let (Work::Copy(new), Work::Copy(old)) = (&work, &flat.work)
+        if let (Work::Copy(new), Work::Copy(_)) = (&work, &flat.work)
             && let Some(staging) = step.staging
         {
-            if volume(new.extent)? != volume(old.extent)? {
-                return Ok(Err(Refusal::Parameters));
-            }
             // Launches of a graph run one after another, so they can share the memory.
-            let made = self.make_copy(new, Some(staging.memory))?;
-            match Self::restage(&self.parts.host_functions, step, staging, made) {
+            let made = self.make_copy(new, Some((staging.memory, staging.size)))?;
+            if let NodeCalls::Staged { memory, .. } = &made
+                && memory.0 != staging.memory
+            {
+                // Earlier launches may still use the old memory. It stays as long as the graph.
+                plan.staging.push(memory.0);
+            }
+            match Self::restage(&self.parts.host_functions, step, staging, new, made) {
                 Err(refusal) => return Ok(Err(refusal)),
                 Ok(differs) => {
                     flat.work = work;
@@ -220,6 +227,11 @@ impl Graphs {
             Work::MemAlloc(old, _) | Work::MemFree(old),
         ) = (&work, &flat.work)
             && new.address != old.address
+        {
+            return Ok(Err(Refusal::Parameters));
+        }
+        if let (Work::Memset(new), Work::Memset(old)) = (&work, &flat.work)
+            && (new.height > 1) != (old.height > 1)
         {
             return Ok(Err(Refusal::Parameters));
         }
@@ -259,7 +271,7 @@ impl Graphs {
             }
             NodeCalls::One(..) | NodeCalls::Host(_) => return Ok(Err(Refusal::Parameters)),
             NodeCalls::Staged { memory, .. } => {
-                self.parts.host.free(memory)?;
+                self.parts.host.free(memory.0)?;
                 return Ok(Err(Refusal::Parameters));
             }
         }
@@ -338,26 +350,38 @@ impl Graphs {
             .map(drop)
     }
 
-    /// Changes a copy that is staged in pinned memory, if the new copy is staged in the
-    /// same direction. Returns whether it must be sent.
+    /// Changes a copy that is staged in pinned memory, if the new copy has the same direction.
+    /// Returns whether it must be sent.
     fn restage(
         functions: &HostFunctions,
         step: &mut Step,
-        staging: Staging,
+        mut staging: Staging,
+        new: &CopyWork,
         made: NodeCalls,
     ) -> Result<bool, Refusal> {
-        let NodeCalls::Staged {
-            before,
-            copy: (call, bytes),
-            after,
-            ..
-        } = made
-        else {
-            return Err(Refusal::Parameters);
+        let is_host = |end: &CopyNodeEnd| matches!(end, CopyNodeEnd::Host { .. });
+        let (run, (call, bytes)): (HostRun, _) = match made {
+            NodeCalls::Staged {
+                before,
+                copy,
+                after,
+                memory,
+            } => {
+                (staging.memory, staging.size) = memory;
+                let run = if staging.fills { before } else { after };
+                (run.ok_or(Refusal::Parameters)?, copy)
+            }
+            // The device reaches the program's memory now. The host function remains a node.
+            NodeCalls::One(call, bytes)
+                if is_host(&new.source) == staging.fills
+                    && is_host(&new.destination) != staging.fills =>
+            {
+                (Arc::new(|| {}), (call, bytes))
+            }
+            NodeCalls::One(..) | NodeCalls::Host(_) => return Err(Refusal::Parameters),
         };
-        let run = if staging.fills { before } else { after };
-        let run = run.ok_or(Refusal::Parameters)?;
         let differs = step.become_call(call, bytes);
+        step.staging = Some(staging);
         functions.replace(staging.function, run);
         Ok(differs)
     }

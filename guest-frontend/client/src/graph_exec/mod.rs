@@ -13,6 +13,10 @@ mod partition;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
+use paragpu_abi::{
+    CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING,
+    CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
+};
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
@@ -21,14 +25,11 @@ use crate::Session;
 use crate::device_graph::{DeviceGraph, check_memory};
 pub use crate::device_graph::{KernelChange, Refusal};
 use crate::error::Result;
-use crate::event::{DISABLE_TIMING, Event};
+use crate::event::Event;
 use crate::objects::edge::renumbered;
 use crate::objects::graph::{Flat, Graph, NodeName, Work};
-use crate::objects::stream::{NON_BLOCKING, Stream};
+use crate::objects::stream::Stream;
 use partition::{Segment, partition};
-
-/// CU_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.
-const AUTO_FREE: u64 = 1;
 
 /// An executable graph.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub struct GraphExec {
     whole: Vec<Flat>,
     /// Locked during a launch that spans streams.
     spans: Mutex<Spans>,
+    /// Of a graph that can have only one ([`Graph::instance`]), until this one is destroyed.
+    instance: Mutex<Option<Arc<()>>>,
 }
 
 /// A segment.
@@ -60,7 +63,7 @@ impl Part {
         if let Some(end) = self.end.get() {
             return Ok(end);
         }
-        let made = self.session.events().create(DISABLE_TIMING)?;
+        let made = self.session.events().create(CU_EVENT_DISABLE_TIMING)?;
         Ok(self.end.get_or_init(|| made))
     }
 }
@@ -81,7 +84,7 @@ impl Spans {
         if let Some((_, stream)) = self.lanes.get(&lane) {
             return Ok(Arc::clone(stream));
         }
-        let stream = session.streams().create(NON_BLOCKING, 0)?;
+        let stream = session.streams().create(CU_STREAM_NON_BLOCKING, 0)?;
         self.lanes.insert(lane, (session, Arc::clone(&stream)));
         Ok(stream)
     }
@@ -90,7 +93,7 @@ impl Spans {
         if let Some((_, mark)) = self.marks.get(&session.ordinal()) {
             return Ok(Arc::clone(mark));
         }
-        let mark = session.events().create(DISABLE_TIMING)?;
+        let mark = session.events().create(CU_EVENT_DISABLE_TIMING)?;
         let kept = (session, Arc::clone(&mark));
         self.marks.insert(session.ordinal(), kept);
         Ok(mark)
@@ -119,13 +122,15 @@ impl GraphExec {
     ///
     /// # Errors
     /// `INVALID_VALUE` for cyclic dependencies or impossible work; `NOT_SUPPORTED` for a
-    /// conditional node with nodes of several devices; `OUT_OF_MEMORY`.
+    /// conditional node with nodes of several devices, and for a second instance of a graph
+    /// whose nodes allocate or free memory; `OUT_OF_MEMORY`.
     pub fn instantiate(
         graph: &Graph,
         flags: u64,
         home: u32,
         session: impl Fn(u32) -> Result<&'static Session>,
     ) -> Result<Arc<Self>> {
+        let instance = graph.instance()?;
         let mut flat = graph.flatten()?;
         let segments = partition(&flat, home);
         let awaited = segments.iter().flat_map(|one| one.after.iter().copied());
@@ -136,6 +141,7 @@ impl GraphExec {
             parts: Vec::with_capacity(segments.len()),
             whole: Vec::new(),
             spans: Mutex::default(),
+            instance: Mutex::new(instance),
         };
         for (number, segment) in segments.into_iter().enumerate() {
             let nodes = match is_whole {
@@ -144,9 +150,11 @@ impl GraphExec {
             };
             let held = graph.references();
             let made = session(segment.ordinal).and_then(|session| {
-                let graph = session
-                    .graphs()
-                    .instantiate(nodes, held, flags & AUTO_FREE != 0)?;
+                let graph = session.graphs().instantiate(
+                    nodes,
+                    held,
+                    flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH != 0,
+                )?;
                 Ok(Part {
                     session,
                     segment,
@@ -241,7 +249,10 @@ impl GraphExec {
             part.session.check()?;
             memory.extend(part.graph.memory()?);
         }
-        check_memory(&memory, self.flags & AUTO_FREE != 0)
+        check_memory(
+            &memory,
+            self.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH != 0,
+        )
     }
 
     /// Adds the graph to a capture. As natively, a graph of several devices is refused.
@@ -274,6 +285,7 @@ impl GraphExec {
     /// `INVALID_HANDLE` if it was destroyed; as
     /// [`Link::check`](crate::connection::Link::check).
     pub fn destroy(&self) -> Result<()> {
+        drop(self.instance.lock().take());
         let spans = std::mem::take(&mut *self.spans.lock());
         let mut outcome = Ok(());
         let mut note = |ended: Result<()>| outcome = outcome.and(ended);
@@ -388,7 +400,7 @@ impl GraphExec {
     ///
     /// # Errors
     /// `INVALID_VALUE` for cyclic dependencies; `INVALID_HANDLE` if it was destroyed.
-    pub fn update(&self, graph: &Graph) -> Result<Result<(), (Option<NodeName>, Refusal)>> {
+    pub fn update(&self, graph: &Graph) -> Result<Result<(), Difference>> {
         let flat = graph.flatten()?;
         let old = self.flat();
         if let Some(difference) = difference(&flat, &old) {
@@ -417,24 +429,80 @@ impl GraphExec {
     }
 }
 
+/// What forbids that nodes of a graph replace those of an executable graph: the first of its
+/// nodes that does not fit, and the reason.
+type Difference = (Option<NodeName>, Refusal);
+
 /// What forbids that the nodes `new` replace the nodes `old`.
-fn difference(new: &[Flat], old: &[Flat]) -> Option<(Option<NodeName>, Refusal)> {
-    if new.len() != old.len() {
+fn difference(new: &[Flat], old: &[Flat]) -> Option<Difference> {
+    let found = match new.len() == old.len() {
+        true => new.iter().zip(old).find_map(|(new, old)| {
+            let refusal = if new.kind() != old.kind() {
+                Refusal::Kind
+            } else if new.after != old.after || new.bodies != old.bodies || new.child != old.child {
+                Refusal::Topology
+            } else if new.work.ordinal() != old.work.ordinal() {
+                match new.work {
+                    Work::Kernel(_) => Refusal::Function,
+                    _ => Refusal::Parameters,
+                }
+            } else {
+                return None;
+            };
+            Some((Some(new.name), refusal))
+        }),
+        false => Some((None, Refusal::Topology)),
+    };
+    // The reason that is reported is the one in the outermost graph.
+    found.map(|found| difference_by_level(new, old, 0).unwrap_or(found))
+}
+
+/// A difference of two lists of nodes that begin at `depth`: graph for graph, from the outside
+/// to the inside.
+fn difference_by_level(new: &[Flat], old: &[Flat], depth: u32) -> Option<Difference> {
+    let (one, other) = (level(new, depth), level(old, depth));
+    if one.len() != other.len() {
         return Some((None, Refusal::Topology));
     }
-    new.iter().zip(old).find_map(|(new, old)| {
-        let refusal = if new.work.kind() != old.work.kind() {
-            Refusal::Kind
-        } else if new.after != old.after || new.bodies != old.bodies {
-            Refusal::Topology
-        } else if new.work.ordinal() != old.work.ordinal() {
-            match new.work {
-                Work::Kernel(_) => Refusal::Function,
-                _ => Refusal::Parameters,
-            }
-        } else {
-            return None;
-        };
-        Some((Some(new.name), refusal))
+    if depth == 0 {
+        let (ends, had) = (ends(new), ends(old));
+        if ends.len() != had.len() {
+            // One of the ends is reported if there are more than before.
+            let end = ends.first().filter(|_| ends.len() > had.len()).copied();
+            return Some((end, Refusal::Topology));
+        }
+    }
+    one.into_iter().zip(other).find_map(|(place, had)| {
+        let (node, replaced) = (new.get(place)?, old.get(had)?);
+        if node.kind() != replaced.kind() {
+            return Some((Some(node.name), Refusal::Kind));
+        }
+        let inside = new.get(place.checked_sub(node.child? as usize)?..place)?;
+        let had_inside = old.get(had.checked_sub(replaced.child? as usize)?..had)?;
+        difference_by_level(inside, had_inside, depth + 1)
     })
 }
+
+/// Positions of the nodes whose graph is nested in `depth` others.
+fn level(flat: &[Flat], depth: u32) -> Vec<usize> {
+    let places = flat.iter().enumerate();
+    let places = places.filter(|(_, node)| node.depth == depth);
+    places.map(|(place, _)| place).collect()
+}
+
+/// The nodes of the outermost graph on which none depends.
+fn ends(flat: &[Flat]) -> Vec<NodeName> {
+    let followed: HashSet<u32> = flat
+        .iter()
+        .flat_map(|node| node.after.iter().map(|before| before.node))
+        .collect();
+    let nodes = (0_u32..).zip(flat);
+    nodes
+        .filter(|(place, node)| node.depth == 0 && !followed.contains(place))
+        .map(|(_, node)| node.name)
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "difference_tests.rs"]
+mod difference_tests;

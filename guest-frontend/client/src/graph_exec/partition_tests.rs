@@ -25,6 +25,8 @@ fn graph(nodes: &[(Option<u32>, &[u32])]) -> Vec<Flat> {
             work: work(*ordinal),
             after: after.iter().copied().map(Dependency::from).collect(),
             bodies: Vec::new(),
+            child: None,
+            depth: 0,
         })
         .collect()
 }

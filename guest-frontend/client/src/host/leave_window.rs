@@ -17,10 +17,11 @@
 
 use std::sync::Arc;
 
+use paragpu_abi::CU_MEMHOSTALLOC_DEVICEMAP;
 use paragpu_communicator::{Error, Window};
 use paragpu_protocol::layout::BULK_TOKEN_BYTES;
 
-use super::{Backing, DEVICEMAP, HostMemory};
+use super::{Backing, HostMemory};
 use crate::connection::{Content, PinnedMemory};
 use crate::shadow::Region;
 
@@ -66,7 +67,7 @@ impl PinnedMemory for HostMemory {
                     let Some(region) = self.window.region(*offset, *length) else {
                         continue;
                     };
-                    if pinned.flags & DEVICEMAP != 0 || self.window.is_known() {
+                    if pinned.flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 || self.window.is_known() {
                         region.show();
                     }
                     regions.push((region, true));

@@ -22,6 +22,7 @@ mod shared_file;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use paragpu_abi::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_IOMEMORY};
 use paragpu_protocol::handle::{ShadowAddress, WindowOffset};
 use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
@@ -62,11 +63,6 @@ fn free_in(window: &PinnedWindow) -> Ranges {
     }
     free
 }
-
-/// CU_MEMHOSTALLOC_PORTABLE.
-const PORTABLE: u32 = 1;
-/// CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_DEVICEMAP.
-const DEVICEMAP: u32 = 2;
 
 /// The pinned memory of a session.
 #[derive(Debug)]
@@ -296,7 +292,7 @@ impl HostMemory {
             size: length,
         })?;
         let region = Region::new(source, address, address, length);
-        if flags & DEVICEMAP != 0 {
+        if flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 {
             region.show();
         }
         self.shadows.add(Arc::clone(&region));
@@ -377,12 +373,11 @@ impl HostMemory {
     /// `HOST_MEMORY_ALREADY_REGISTERED`, `INVALID_VALUE`, `OUT_OF_MEMORY`;
     /// `NOT_SUPPORTED` for I/O memory.
     pub fn register(&self, memory: HostSlice, flags: u32) -> Result<()> {
-        const IO_MEMORY: u32 = 4;
         let (address, size) = (memory.address(), memory.len() as u64);
         if address == 0 || size == 0 || flags & !15 != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        if flags & IO_MEMORY != 0 {
+        if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {
             return Err(Status::NOT_SUPPORTED);
         }
         self.link.check()?;
@@ -413,7 +408,7 @@ impl HostMemory {
                 size: length,
             })?;
             let region = Region::new(memory, base + within, base, length);
-            if flags & DEVICEMAP != 0 {
+            if flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 {
                 region.show();
             }
             self.shadows.add(Arc::clone(&region));

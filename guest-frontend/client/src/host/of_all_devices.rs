@@ -3,9 +3,10 @@
 //! changed after the program found that work complete, and another one gets that before
 //! its next work.
 
+use paragpu_abi::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE};
 use paragpu_protocol::status::Status;
 
-use super::{Backing, DEVICEMAP, HostMemory, PORTABLE, whole_pages};
+use super::{Backing, HostMemory, whole_pages};
 use crate::error::Result;
 
 impl HostMemory {
@@ -15,7 +16,11 @@ impl HostMemory {
     /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
     pub fn allocate_for_all(&self, size: u64) -> Result<u64> {
         self.link.check()?;
-        let pinned = self.shadow_allocate(size, whole_pages(size)?, PORTABLE | DEVICEMAP)?;
+        let pinned = self.shadow_allocate(
+            size,
+            whole_pages(size)?,
+            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP,
+        )?;
         let address = pinned.address;
         self.pinned.write().insert(address, pinned);
         Ok(address)

@@ -2,14 +2,15 @@
 //! address for the next allocation ([`crate::freed_blocks`]). It is returned to the host
 //! when memory is short, when too much is kept, or by a trim.
 
+use paragpu_abi::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE};
 use paragpu_protocol::status::Status;
 
-use super::{Backing, DEVICEMAP, HostMemory, PORTABLE, Pinned, whole_pages};
+use super::{Backing, HostMemory, Pinned, whole_pages};
 use crate::error::Result;
 use crate::freed_blocks::{Block, BlockRequest};
 use crate::objects::stream::Stream;
 
-const REACHED_BY_ALL: u32 = PORTABLE | DEVICEMAP;
+const REACHED_BY_ALL: u32 = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
 /// Maximum bytes kept.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
 /// Maximum blocks kept.

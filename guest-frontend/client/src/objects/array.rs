@@ -2,17 +2,9 @@
 
 use std::sync::Arc;
 
+use paragpu_abi::{CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED};
 use paragpu_protocol::handle::ArrayHandle;
 use paragpu_protocol::types::ArrayShape;
-
-/// CUDA_ARRAY3D_LAYERED.
-pub const LAYERED: u32 = 1;
-/// CUDA_ARRAY3D_SURFACE_LDST.
-pub const SURFACE: u32 = 2;
-/// CUDA_ARRAY3D_CUBEMAP.
-pub const CUBEMAP: u32 = 4;
-/// CUDA_ARRAY3D_TEXTURE_GATHER.
-pub const GATHER: u32 = 8;
 
 /// Bytes of an array's element, for CUarray_formats of whole channels.
 #[must_use]
@@ -86,7 +78,7 @@ impl ArrayLevel {
     pub fn extent(&self) -> [u64; 3] {
         let shape = &self.array.shape;
         let level = self.level.min(63);
-        let layers = shape.flags & (LAYERED | CUBEMAP) != 0;
+        let layers = shape.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
         [
             (shape.width >> level).max(1),
             (shape.height >> level).max(1),

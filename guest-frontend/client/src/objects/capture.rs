@@ -120,6 +120,25 @@ impl Event {
         }
         Err(Status::STREAM_CAPTURE_UNSUPPORTED)
     }
+
+    /// Refuses a query of an event that marks a point of a capture: it has no state.
+    ///
+    /// # Errors
+    /// `CAPTURED_EVENT` during the capture, which that invalidates; `INVALID_VALUE` after it.
+    pub fn check_not_captured(&self) -> Result<()> {
+        if !self.is_captured() {
+            return Ok(());
+        }
+        let state = self.point.state.lock();
+        let capture = state.as_ref().and_then(|(capture, _)| capture.upgrade());
+        match capture.filter(|capture| capture.is_under_way()) {
+            Some(capture) => {
+                capture.invalidate();
+                Err(Status::CAPTURED_EVENT)
+            }
+            None => Err(Status::INVALID_VALUE),
+        }
+    }
 }
 
 /// The results of cuStreamGetCaptureInfo.
@@ -184,6 +203,11 @@ pub fn permit_unsafe() -> Result<()> {
 impl Capture {
     fn invalidate(&self) {
         self.invalid.store(true, Ordering::Release);
+    }
+
+    /// Whether it has not ended.
+    fn is_under_way(&self) -> bool {
+        CAPTURES.lock().iter().any(|other| other.id == self.id)
     }
 
     fn is_invalid(&self) -> bool {
@@ -417,9 +441,9 @@ impl Stream {
     ///
     /// # Errors
     /// `ILLEGAL_STATE` if the stream does not capture; `STREAM_CAPTURE_UNMATCHED` if the
-    /// capture began in another stream; `STREAM_CAPTURE_WRONG_THREAD`;
-    /// `STREAM_CAPTURE_INVALIDATED`; `STREAM_CAPTURE_UNJOINED` if another stream was not
-    /// joined back.
+    /// capture began in another stream. With other errors the capture ends:
+    /// `STREAM_CAPTURE_INVALIDATED`; `STREAM_CAPTURE_WRONG_THREAD`;
+    /// `STREAM_CAPTURE_UNJOINED` if another stream was not joined back.
     pub fn end_capture(&self) -> Result<Arc<Graph>> {
         let (capture, last) = match self.capture.state.lock().as_ref() {
             Some(part) => (Arc::clone(&part.capture), part.last.clone()),
@@ -429,15 +453,15 @@ impl Stream {
             capture.invalidate();
             return Err(Status::STREAM_CAPTURE_UNMATCHED);
         }
-        if capture.mode != Mode::Relaxed && capture.thread != ThreadNumber::own() {
-            return Err(Status::STREAM_CAPTURE_WRONG_THREAD);
-        }
         let parts = capture.end();
         let joined = parts
             .iter()
             .all(|part| capture.graph.all_before(&part.last, &last));
         if capture.is_invalid() {
             return Err(Status::STREAM_CAPTURE_INVALIDATED);
+        }
+        if capture.mode != Mode::Relaxed && capture.thread != ThreadNumber::own() {
+            return Err(Status::STREAM_CAPTURE_WRONG_THREAD);
         }
         if !joined {
             return Err(Status::STREAM_CAPTURE_UNJOINED);
@@ -503,11 +527,7 @@ impl Stream {
             }
             return Err(Status::CAPTURED_EVENT);
         };
-        let under_way = CAPTURES
-            .lock()
-            .iter()
-            .any(|other| Arc::ptr_eq(other, &capture));
-        if !under_way {
+        if !capture.is_under_way() {
             return Err(Status::CAPTURED_EVENT);
         }
         if capture.is_invalid() {
@@ -599,6 +619,58 @@ mod tests {
             .begin_capture(SESSION, Mode::Relaxed, None, &[])
             .unwrap();
         second.end_capture().unwrap();
+    }
+
+    #[test]
+    fn a_capture_ends_in_the_wrong_thread() {
+        let end_elsewhere = |stream: &Stream| {
+            std::thread::scope(|scope| scope.spawn(|| stream.end_capture().err()).join().unwrap())
+        };
+        for (mode, invalid, error) in [
+            (
+                Mode::Global,
+                false,
+                Some(Status::STREAM_CAPTURE_WRONG_THREAD),
+            ),
+            (
+                Mode::ThreadLocal,
+                false,
+                Some(Status::STREAM_CAPTURE_WRONG_THREAD),
+            ),
+            (
+                Mode::ThreadLocal,
+                true,
+                Some(Status::STREAM_CAPTURE_INVALIDATED),
+            ),
+            (Mode::Relaxed, false, None),
+        ] {
+            let stream = Stream::new(StreamHandle(4), None, 0, 0);
+            stream.begin_capture(7003, mode, None, &[]).unwrap();
+            if invalid {
+                stream.cannot_capture::<()>().unwrap_err();
+            }
+            assert_eq!(end_elsewhere(&stream), error);
+            assert_eq!(stream.end_capture().err(), Some(Status::ILLEGAL_STATE));
+        }
+    }
+
+    #[test]
+    fn an_event_of_a_capture_has_no_state() {
+        let stream = Stream::new(StreamHandle(5), None, 0, 0);
+        let event = Event::new(EventHandle(6), 0);
+        event.check_not_captured().unwrap();
+        let begin = || stream.begin_capture(7004, Mode::Relaxed, None, &[]);
+        begin().unwrap();
+        stream.capture_record(&event).unwrap();
+        assert_eq!(event.check_not_captured(), Err(Status::CAPTURED_EVENT));
+        let invalidated = Some(Status::STREAM_CAPTURE_INVALIDATED);
+        assert_eq!(stream.end_capture().err(), invalidated);
+        // That capture is over.
+        begin().unwrap();
+        assert_eq!(event.check_not_captured(), Err(Status::INVALID_VALUE));
+        stream.end_capture().unwrap();
+        event.point.clear();
+        event.check_not_captured().unwrap();
     }
 
     #[test]

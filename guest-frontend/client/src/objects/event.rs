@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use paragpu_abi::CU_EVENT_DISABLE_TIMING;
 use paragpu_protocol::handle::EventHandle;
 use paragpu_protocol::status::Status;
 use parking_lot::{Mutex, MutexGuard};
@@ -13,13 +14,6 @@ use crate::objects::stream::Stream;
 use crate::objects::words::Words;
 use crate::progress::Awaited;
 use crate::sys::shared_page::SharedPage;
-
-/// CU_EVENT_BLOCKING_SYNC: waiting threads sleep.
-pub const BLOCKING_SYNC: u32 = 1;
-/// CU_EVENT_DISABLE_TIMING: no timing.
-pub const DISABLE_TIMING: u32 = 2;
-/// CU_EVENT_INTERPROCESS: for other processes.
-pub const INTERPROCESS: u32 = 4;
 
 /// An event of a session.
 #[derive(Debug)]
@@ -201,22 +195,14 @@ impl Event {
         self.point.is_captured()
     }
 
-    /// An event recorded in a capture has no state to query.
-    pub(crate) fn check_not_captured(&self) -> Result<()> {
-        if self.is_captured() {
-            return Err(Status::CAPTURED_EVENT);
-        }
-        Ok(())
-    }
-
     /// Its handle, if it has a time.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` of an event without timing and of one never recorded;
-    /// `CAPTURED_EVENT` of one last recorded in a capture.
+    /// `INVALID_HANDLE` of an event without timing and of one never recorded; as
+    /// [`check_not_captured`](Self::check_not_captured).
     pub fn timed_handle(&self) -> Result<EventHandle> {
         self.check_not_captured()?;
-        if self.flags() & DISABLE_TIMING != 0 || self.recorded().is_none() {
+        if self.flags() & CU_EVENT_DISABLE_TIMING != 0 || self.recorded().is_none() {
             return Err(Status::INVALID_HANDLE);
         }
         Ok(self.handle())

@@ -5,6 +5,7 @@ use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use paragpu_abi as abi;
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{FunctionInfo, pairs};
@@ -13,21 +14,28 @@ use parking_lot::Mutex;
 use crate::error::Result;
 use crate::objects::managed_variable::ManagedVariable;
 
-/// CUfunction_attribute: maximum threads in a block.
-pub const MAX_THREADS_PER_BLOCK: u32 = 0;
-/// CUfunction_attribute: static shared memory in bytes.
-pub const SHARED_SIZE_BYTES: u32 = 1;
-/// CUfunction_attribute: registers of a thread.
-pub const NUM_REGS: u32 = 4;
-/// CUfunction_attribute: maximum dynamic shared memory in bytes.
-pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: u32 = 8;
-/// CUfunction_attribute: preferred part of shared memory.
-pub const PREFERRED_SHARED_MEMORY_CARVEOUT: u32 = 9;
+/// Maximum threads in a block.
+pub const MAX_THREADS_PER_BLOCK: u32 = abi::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK.cast_unsigned();
+/// Static shared memory in bytes.
+pub const SHARED_SIZE_BYTES: u32 = abi::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES.cast_unsigned();
+/// Registers of a thread.
+pub const NUM_REGS: u32 = abi::CU_FUNC_ATTRIBUTE_NUM_REGS.cast_unsigned();
+/// Maximum dynamic shared memory in bytes.
+pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: u32 =
+    abi::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.cast_unsigned();
+/// Preferred part of shared memory.
+pub const PREFERRED_SHARED_MEMORY_CARVEOUT: u32 =
+    abi::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT.cast_unsigned();
 
-/// CUfunction_attribute: the required cluster's width; its height and depth follow.
-const REQUIRED_CLUSTER: [u32; 3] = [11, 12, 13];
-/// CUfunction_attribute: whether clusters may have more blocks than any device supports.
-const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: u32 = 14;
+/// The required cluster's width, height and depth.
+const REQUIRED_CLUSTER: [u32; 3] = [
+    abi::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH.cast_unsigned(),
+    abi::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT.cast_unsigned(),
+    abi::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH.cast_unsigned(),
+];
+/// Whether clusters may have more blocks than any device supports.
+const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: u32 =
+    abi::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED.cast_unsigned();
 
 /// Maximum number of blocks of a cluster, on all devices and on those that support most.
 const PORTABLE_CLUSTER: u64 = 8;
@@ -183,12 +191,6 @@ impl Module {
         &self.log
     }
 
-    /// The kernels looked up so far.
-    #[must_use]
-    pub fn known_functions(&self) -> Vec<Arc<Function>> {
-        self.functions.lock().values().cloned().collect()
-    }
-
     /// The kernel of this name, if it was looked up.
     pub(crate) fn known_function(&self, name: &str) -> Option<Arc<Function>> {
         self.functions.lock().get(name).cloned()
@@ -251,13 +253,9 @@ impl Module {
         managed.values().map(|known| known.range().0).collect()
     }
 
-    /// Takes its managed variables.
-    pub(crate) fn take_managed(&self) -> Vec<ManagedVariable> {
-        self.managed
-            .lock()
-            .drain()
-            .map(|(_, known)| known)
-            .collect()
+    /// Takes its managed variables, by name.
+    pub(crate) fn take_managed(&self) -> HashMap<String, ManagedVariable> {
+        std::mem::take(&mut *self.managed.lock())
     }
 
     /// Addresses of the variables looked up.

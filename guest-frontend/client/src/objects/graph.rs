@@ -2,7 +2,7 @@
 //! is sent before a graph is instantiated ([`crate::graph_exec`]).
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
 use paragpu_protocol::status::Status;
@@ -14,9 +14,9 @@ use crate::objects::array::ArrayLevel;
 use crate::objects::condition::{Condition, ConditionalKind};
 use crate::objects::edge::{Dependency, renumbered};
 use crate::objects::event::Event;
-use crate::objects::function::Function;
 use crate::objects::graph_memory::GraphMemory;
-use crate::objects::shape::Shape;
+use crate::objects::graph_memory_limits::{has_memory, is_freed};
+pub use crate::objects::kernel::Kernel;
 use crate::objects::user_object::{References, UserObject};
 
 /// Names a node: its graph, and its number there.
@@ -26,73 +26,6 @@ pub struct NodeName {
     pub graph: u32,
     /// Its number, from 0; numbers of removed nodes are not used again.
     pub number: u32,
-}
-
-/// A kernel with its parameters.
-#[derive(Debug)]
-pub struct Kernel {
-    /// Device of the guest that it runs on.
-    pub ordinal: u32,
-    /// The kernel.
-    pub function: Arc<Function>,
-    /// The program's handle of it.
-    pub handle: u64,
-    /// Shape of the launch.
-    pub shape: Shape,
-    /// Its parameters, in the layout of [`Function::parameters`].
-    pub parameters: Vec<u8>,
-    pointers: OnceLock<Vec<u64>>,
-}
-
-impl Kernel {
-    /// A launch of `function`.
-    #[must_use]
-    pub fn new(
-        ordinal: u32,
-        function: Arc<Function>,
-        handle: u64,
-        shape: Shape,
-        parameters: Vec<u8>,
-    ) -> Self {
-        Self {
-            ordinal,
-            function,
-            handle,
-            shape,
-            parameters,
-            pointers: OnceLock::new(),
-        }
-    }
-
-    /// Whether launches of both are the same.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.function, &other.function)
-            && self.shape == other.shape
-            && self.parameters == other.parameters
-    }
-
-    /// Replaces function and parameters.
-    pub(crate) fn replace(&mut self, function: &Arc<Function>, parameters: &[u8]) {
-        if !Arc::ptr_eq(function, &self.function) {
-            self.function = Arc::clone(function);
-        }
-        self.parameters.clear();
-        self.parameters.extend_from_slice(parameters);
-        self.pointers = OnceLock::new();
-    }
-
-    /// The address of each parameter in [`parameters`](Self::parameters). Valid as long
-    /// as the node has these parameters.
-    #[must_use]
-    pub fn pointers(&self) -> &[u64] {
-        self.pointers.get_or_init(|| {
-            let base = self.parameters.as_ptr().expose_provenance() as u64;
-            let places = self.function.parameters().iter();
-            places
-                .map(|(offset, _)| base + u64::from(*offset))
-                .collect()
-        })
-    }
 }
 
 /// One end of a node's copy.
@@ -229,6 +162,8 @@ pub enum Work {
 }
 
 impl Work {
+    const CHILD: i32 = 4;
+
     /// CUgraphNodeType.
     #[must_use]
     pub fn kind(&self) -> i32 {
@@ -237,7 +172,7 @@ impl Work {
             Self::Copy(_) => 1,
             Self::Memset(_) => 2,
             Self::Host(_) => 3,
-            Self::Child(_) => 4,
+            Self::Child(_) => Self::CHILD,
             Self::Empty => 5,
             Self::EventWait(_) => 6,
             Self::EventRecord(_) => 7,
@@ -288,11 +223,15 @@ pub struct Graph {
     /// The graph that it is a clone of; 0 for none.
     origin: u32,
     owner: Owner,
+    /// The program gave it to a node of another graph.
+    pub(super) moved: AtomicBool,
     /// The conditions of its conditional nodes.
     pub(super) conditions: Mutex<Vec<Arc<Condition>>>,
     pub(super) nodes: Mutex<Vec<Option<Node>>>,
     held: Mutex<References>,
     handle: AtomicU64,
+    /// The instance of a graph that can have only one.
+    pub(super) instance: Mutex<Weak<()>>,
 }
 
 static GRAPHS: LazyLock<RwLock<HashMap<u32, Weak<Graph>>>> = LazyLock::new(RwLock::default);
@@ -313,6 +252,21 @@ pub(crate) struct Flat {
     /// For a conditional node, the number of nodes of each body, including nested bodies.
     /// They follow the node.
     pub(crate) bodies: Vec<u32>,
+    /// For the end of a child graph, the number of its nodes, including nested ones. They
+    /// precede it.
+    pub(crate) child: Option<u32>,
+    /// In how many graphs its own graph is nested.
+    pub(crate) depth: u32,
+}
+
+impl Flat {
+    /// [`Work::kind`] of the program's node.
+    pub(crate) fn kind(&self) -> i32 {
+        match self.child {
+            Some(_) => Work::CHILD,
+            None => self.work.kind(),
+        }
+    }
 }
 
 impl Graph {
@@ -329,10 +283,12 @@ impl Graph {
             id,
             origin,
             owner,
+            moved: AtomicBool::new(false),
             conditions: Mutex::default(),
             nodes: Mutex::new(nodes),
             held: Mutex::new(held),
             handle: AtomicU64::new(0),
+            instance: Mutex::default(),
         });
         GRAPHS.write().insert(id, Arc::downgrade(&graph));
         graph
@@ -347,7 +303,7 @@ impl Graph {
     /// Whether it is inside a node of another graph.
     #[must_use]
     pub fn is_embedded(&self) -> bool {
-        !matches!(self.owner, Owner::Program)
+        !matches!(self.owner, Owner::Program) || self.is_moved()
     }
 
     /// The graphs around this body of a conditional node.
@@ -405,7 +361,8 @@ impl Graph {
     /// cuGraphClone.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` for graphs with conditional nodes.
+    /// `NOT_SUPPORTED` for graphs with conditional nodes or with nodes that allocate or free
+    /// memory.
     pub fn duplicate(&self) -> Result<Arc<Self>> {
         self.copy(Owner::Program)
     }
@@ -413,7 +370,7 @@ impl Graph {
     /// A copy for a node of another graph.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` for graphs with conditional nodes.
+    /// As [`duplicate`](Self::duplicate).
     pub fn embed(&self) -> Result<Arc<Self>> {
         self.copy(Owner::Node)
     }
@@ -423,7 +380,9 @@ impl Graph {
         for node in nodes.iter_mut().flatten() {
             match &node.work {
                 Work::Child(child) => node.work = Work::Child(child.embed()?),
-                Work::Conditional(_) => return Err(Status::NOT_SUPPORTED),
+                Work::Conditional(_) | Work::MemAlloc(..) | Work::MemFree(_) => {
+                    return Err(Status::NOT_SUPPORTED);
+                }
                 _ => {}
             }
         }
@@ -510,7 +469,7 @@ impl Graph {
     }
 
     /// The graphs in its nodes.
-    fn children(&self) -> Vec<Arc<Self>> {
+    pub(super) fn children(&self) -> Vec<Arc<Self>> {
         let nodes = self.nodes.lock();
         let children = nodes.iter().flatten().flat_map(|node| match &node.work {
             Work::Child(child) => vec![Arc::clone(child)],
@@ -544,10 +503,14 @@ impl Graph {
     ///
     /// # Errors
     /// `INVALID_VALUE` if one of them is not in this graph, is given twice, or cannot
-    /// have such an edge ([`Edge`](crate::objects::edge::Edge)); `NOT_SUPPORTED` for
-    /// nodes that a conditional node's body cannot contain.
+    /// have such an edge ([`Edge`](crate::objects::edge::Edge)), and for a node that frees what
+    /// another one frees; `NOT_SUPPORTED` for nodes that a conditional node's body cannot
+    /// contain.
     pub fn add(&self, work: Work, after: &[Dependency]) -> Result<NodeName> {
         if !self.within().is_empty() && !fits_body(&work) {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        if !self.may_take(&work) {
             return Err(Status::NOT_SUPPORTED);
         }
         let mut nodes = self.nodes.lock();
@@ -556,6 +519,11 @@ impl Graph {
         }
         let unique: BTreeSet<u32> = after.iter().map(|dependency| dependency.node).collect();
         if unique.len() < after.len() {
+            return Err(Status::INVALID_VALUE);
+        }
+        if let Work::MemFree(memory) = &work
+            && is_freed(&nodes, memory)
+        {
             return Err(Status::INVALID_VALUE);
         }
         nodes.push(Some(Node {
@@ -583,6 +551,9 @@ impl Graph {
     pub fn set_work(&self, number: u32, work: Work) -> Result<()> {
         match self.nodes.lock().get_mut(number as usize) {
             Some(Some(node)) if node.work.kind() == work.kind() => {
+                if let (Work::Kernel(new), Work::Kernel(old)) = (&work, &node.work) {
+                    new.keep_lent(old);
+                }
                 node.work = work;
                 Ok(())
             }
@@ -593,10 +564,14 @@ impl Graph {
     /// cuGraphDestroyNode.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if there is no such node.
+    /// `INVALID_VALUE` if there is no such node; `NOT_SUPPORTED` of a graph with nodes that
+    /// allocate or free memory.
     pub fn remove(&self, number: u32) -> Result<()> {
         let mut nodes = self.nodes.lock();
         check_numbers(&nodes, &[number])?;
+        if has_memory(&nodes) {
+            return Err(Status::NOT_SUPPORTED);
+        }
         if let Some(place) = nodes.get_mut(number as usize) {
             *place = None;
         }
@@ -626,13 +601,18 @@ impl Graph {
     /// `INVALID_VALUE` if dependencies form a cycle.
     pub(crate) fn flatten(&self) -> Result<Vec<Flat>> {
         let mut out = Vec::new();
-        self.flatten_into(&[], &mut out)?;
+        self.flatten_into(0, &[], &mut out)?;
         Ok(out)
     }
 
-    /// Appends the nodes; those without dependency come after `before`. Returns the
-    /// positions of nodes without dependents.
-    fn flatten_into(&self, before: &[Dependency], out: &mut Vec<Flat>) -> Result<Vec<u32>> {
+    /// Appends the nodes of a graph nested in `depth` others; those without dependency come
+    /// after `before`. Returns the positions of nodes without dependents.
+    fn flatten_into(
+        &self,
+        depth: u32,
+        before: &[Dependency],
+        out: &mut Vec<Flat>,
+    ) -> Result<Vec<u32>> {
         let nodes = self.nodes.lock().clone();
         let mut followers: Vec<Vec<u32>> = vec![Vec::new(); nodes.len()];
         let mut waits: Vec<usize> = vec![0; nodes.len()];
@@ -661,12 +641,15 @@ impl Graph {
                 after = before.to_vec();
             }
             let mut work = node.work.clone();
+            let mut of_child = None;
             if let Work::Child(child) = &node.work {
-                let inner = child.flatten_into(&after, out)?;
+                let start = out.len();
+                let inner = child.flatten_into(depth + 1, &after, out)?;
                 if !inner.is_empty() {
                     after = inner.into_iter().map(Dependency::from).collect();
                 }
                 work = Work::Empty;
+                of_child = Some(number_of_nodes(start, out)?);
             }
             let place = u32::try_from(out.len()).ok();
             let place = place.filter(|place| *place < Dependency::NODES);
@@ -677,9 +660,11 @@ impl Graph {
                 work,
                 after,
                 bodies: Vec::new(),
+                child: of_child,
+                depth,
             });
             if let Work::Conditional(conditional) = &node.work {
-                let bodies = flatten_bodies(&conditional.bodies, out)?;
+                let bodies = flatten_bodies(depth + 1, &conditional.bodies, out)?;
                 if let Some(flat) = out.get_mut(place as usize) {
                     flat.bodies = bodies;
                 }
@@ -719,13 +704,18 @@ impl Graph {
 }
 
 /// Appends the nodes of bodies. Returns the number of nodes of each.
-fn flatten_bodies(bodies: &[Arc<Graph>], out: &mut Vec<Flat>) -> Result<Vec<u32>> {
+fn flatten_bodies(depth: u32, bodies: &[Arc<Graph>], out: &mut Vec<Flat>) -> Result<Vec<u32>> {
     let sizes = bodies.iter().map(|body| {
         let start = out.len();
-        body.flatten_into(&[], out)?;
-        u32::try_from(out.len() - start).map_err(|_| Status::OUT_OF_MEMORY)
+        body.flatten_into(depth, &[], out)?;
+        number_of_nodes(start, out)
     });
     sizes.collect()
+}
+
+/// The number of nodes from `start` on.
+fn number_of_nodes(start: usize, nodes: &[Flat]) -> Result<u32> {
+    u32::try_from(nodes.len() - start).map_err(|_| Status::OUT_OF_MEMORY)
 }
 
 pub(super) fn numbered(nodes: &[Option<Node>]) -> impl Iterator<Item = (u32, &Node)> {

@@ -5,6 +5,7 @@ use paragpu_protocol::status::Status;
 use crate::error::Result;
 use crate::objects::edge::{Dependency, Edge};
 use crate::objects::graph::{Graph, Node, Work, check_edge, check_numbers, check_source, numbered};
+use crate::objects::graph_memory_limits::has_memory;
 
 impl Graph {
     /// cuGraphAddDependencies of pairs: the second comes after the first.
@@ -39,9 +40,13 @@ impl Graph {
     /// it, as with NVIDIA's driver.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if a dependency does not exist.
+    /// `INVALID_VALUE` if a dependency does not exist; `NOT_SUPPORTED` of a graph with nodes
+    /// that allocate or free memory.
     pub fn undepend(&self, pairs: &[(Dependency, u32)]) -> Result<()> {
         let mut nodes = self.nodes.lock();
+        if !pairs.is_empty() && has_memory(&nodes) {
+            return Err(Status::NOT_SUPPORTED);
+        }
         let mut taken = Vec::new();
         for &(from, to) in pairs {
             let Some((place, existing)) = take(&mut nodes, from.node, to) else {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::shadow::Region;
-use crate::sys::memory::Pages;
+use crate::sys::memory::{HostSlice, Pages};
 
 /// Whole pages of the program at the device's addresses.
 #[derive(Debug)]
@@ -35,6 +35,28 @@ impl ManagedVariable {
     /// Synchronizes program and device.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
+    }
+
+    /// The program's memory, which must not outlive this.
+    fn memory(&self) -> Option<HostSlice> {
+        let (address, size) = self.range();
+        let pages = self.runs.iter().map(|run| &run.pages);
+        Pages::span(pages, address, usize::try_from(size).ok()?)
+    }
+
+    /// What the program sees.
+    pub(crate) fn contents(&self) -> Vec<u8> {
+        self.memory()
+            .map_or_else(Vec::new, |memory| memory.as_ref().to_vec())
+    }
+
+    /// Writes it as the program does.
+    pub(crate) fn write(&self, contents: &[u8]) {
+        if let Some(memory) = self.memory().filter(|it| it.len() == contents.len()) {
+            for (at, byte) in contents.iter().enumerate() {
+                memory.overwrite(at, [*byte]);
+            }
+        }
     }
 
     /// The program's first address and bytes.

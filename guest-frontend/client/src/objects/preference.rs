@@ -3,6 +3,16 @@
 
 use std::collections::BTreeMap;
 
+use paragpu_abi::{
+    CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW as ACCESS_POLICY_WINDOW,
+    CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE as CLUSTER_SCHEDULING,
+    CU_LAUNCH_ATTRIBUTE_IGNORE as IGNORE, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN as DOMAIN,
+    CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP as DOMAIN_MAP,
+    CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING as NVLINK_SCHEDULING,
+    CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT as CARVEOUT,
+    CU_LAUNCH_ATTRIBUTE_PRIORITY as PRIORITY,
+    CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY as SYNCHRONIZATION_POLICY,
+};
 use paragpu_protocol::codec::Field;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::LaunchPreference;
@@ -13,15 +23,6 @@ use crate::error::Result;
 pub type Value = [u64; 8];
 
 // CU_LAUNCH_ATTRIBUTE_…
-pub(crate) const ACCESS_POLICY_WINDOW: i32 = 1;
-pub(crate) const SYNCHRONIZATION_POLICY: i32 = 3;
-const CLUSTER_SCHEDULING: i32 = 5;
-/// CU_LAUNCH_ATTRIBUTE_PRIORITY.
-pub const PRIORITY: i32 = 8;
-pub(crate) const DOMAIN_MAP: i32 = 9;
-pub(crate) const DOMAIN: i32 = 10;
-/// In percent; -1 leaves it to the driver.
-const CARVEOUT: i32 = 14;
 
 /// The limits of the device.
 #[derive(Debug, Clone, Copy)]
@@ -32,12 +33,19 @@ pub struct Limits {
     pub domains: u64,
 }
 
+/// Whether CUDA 13.0 gives the number of an attribute a meaning. Others are invalid values.
+#[must_use]
+pub fn is_defined(attribute: i32) -> bool {
+    (IGNORE..=CARVEOUT).contains(&attribute) || attribute == NVLINK_SCHEDULING
+}
+
 /// The default of an attribute; `None` for other attributes.
 pub(crate) fn default_of(attribute: i32) -> Option<Value> {
     let mut value = [0; 8];
     match attribute {
         ACCESS_POLICY_WINDOW | CLUSTER_SCHEDULING | PRIORITY | DOMAIN => {}
-        SYNCHRONIZATION_POLICY => value = word(1),
+        // None is set.
+        SYNCHRONIZATION_POLICY => value = word(0xffff_ffff),
         // The default domain is 0, the remote one 1.
         DOMAIN_MAP => value = word(0x100),
         CARVEOUT => value = word(0xffff_ffff),

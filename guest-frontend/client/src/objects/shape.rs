@@ -20,6 +20,9 @@ pub struct Shape {
     pub cooperative: bool,
     /// Blocks of a cluster; zeros for none.
     pub cluster: [u32; 3],
+    /// Blocks of the clusters that the GPU may form instead, a multiple; zeros for none. They
+    /// are checked, and not passed on.
+    pub preferred_cluster: [u32; 3],
     /// The kernel may begin before the preceding kernel ends.
     pub programmatic: bool,
     /// Attributes that steer the GPU without changing results.
@@ -71,6 +74,11 @@ impl Shape {
         let cluster = function.cluster(self.cluster)?;
         let mut sides = self.grid.iter().zip(cluster);
         if !sides.all(|(grid, cluster)| cluster == 0 || grid.is_multiple_of(cluster)) {
+            return Err(Status::INVALID_CLUSTER_SIZE);
+        }
+        let preferred = self.preferred_cluster;
+        let is_multiple = |(one, cluster): (&u32, u32)| cluster != 0 && one.is_multiple_of(cluster);
+        if preferred != [0; 3] && !preferred.iter().zip(cluster).all(is_multiple) {
             return Err(Status::INVALID_CLUSTER_SIZE);
         }
         Ok(())
@@ -139,6 +147,24 @@ mod tests {
         plain.note_attribute(14, 1);
         assert_eq!(check(&plain, [32, 1, 1], [16, 1, 1]), Ok(()));
         assert_eq!(check(&plain, [34, 1, 1], [17, 1, 1]), WRONG);
+    }
+
+    #[test]
+    fn preferred_clusters_are_multiples() {
+        let plain = kernel(&[(11, 0), (12, 0), (13, 0), (14, 0)]);
+        let preferred = |cluster, preferred_cluster| {
+            let shape = Shape {
+                grid: [16, 1, 1],
+                block: [32, 1, 1],
+                cluster,
+                preferred_cluster,
+                ..Shape::default()
+            };
+            shape.check(&LIMITS, &plain)
+        };
+        assert_eq!(preferred([2, 1, 1], [4, 1, 1]), Ok(()));
+        assert_eq!(preferred([2, 1, 1], [3, 1, 1]), WRONG);
+        assert_eq!(preferred([0; 3], [4, 1, 1]), WRONG);
     }
 
     #[test]

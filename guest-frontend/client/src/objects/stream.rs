@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use paragpu_abi::CU_STREAM_NON_BLOCKING;
 use paragpu_protocol::handle::{GreenHandle, StreamHandle};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::objects::capture::Membership;
 use crate::objects::stream_attributes::Attributes;
 use crate::progress::Progress;
-
-/// Does not wait for the legacy default stream (CU_STREAM_NON_BLOCKING).
-pub const NON_BLOCKING: u32 = 1;
 
 /// A stream of a session.
 #[derive(Debug)]
@@ -97,7 +95,7 @@ impl Stream {
     /// Whether it synchronizes with the legacy default stream.
     #[must_use]
     pub fn is_blocking(&self) -> bool {
-        self.flags & NON_BLOCKING == 0
+        self.flags & CU_STREAM_NON_BLOCKING == 0
     }
 
     /// Whether it is the legacy default stream.

@@ -4,14 +4,17 @@
 
 use std::collections::BTreeMap;
 
+use paragpu_abi::{
+    CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW as ACCESS_POLICY_WINDOW,
+    CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN as DOMAIN,
+    CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP as DOMAIN_MAP,
+    CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY as SYNCHRONIZATION_POLICY,
+};
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use crate::error::Result;
-use crate::objects::preference::{
-    ACCESS_POLICY_WINDOW, DOMAIN, DOMAIN_MAP, Limits, SYNCHRONIZATION_POLICY, Value, checked,
-    default_of,
-};
+use crate::objects::preference::{Limits, Value, checked, default_of};
 
 /// The attributes of a stream that were set.
 #[derive(Debug, Default)]
@@ -82,7 +85,7 @@ mod tests {
     fn what_is_set_is_read_back_and_copied() {
         assert!(!is_kept(2) && is_kept(DOMAIN));
         let (one, other) = (Attributes::default(), Attributes::default());
-        assert_eq!(one.get(SYNCHRONIZATION_POLICY).unwrap()[0], 1);
+        assert_eq!(one.get(SYNCHRONIZATION_POLICY).unwrap()[0], 0xffff_ffff);
         assert_eq!(one.get(DOMAIN_MAP).unwrap()[0], 0x100);
         let half = u64::from(0.5_f32.to_bits());
         let given = [0x1000, 4096, half | 2 << 32, 1, 0, 0, 0, 0];

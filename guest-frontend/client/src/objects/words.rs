@@ -4,12 +4,9 @@
 //! stream that waits for the record waits for that word. Each record in flight has a
 //! separate word, because streams may reach them in any order.
 
+use paragpu_abi::{CU_STREAM_MEM_OP_WAIT_VALUE_64, CU_STREAM_MEM_OP_WRITE_VALUE_64};
 use paragpu_protocol::types::MemoryOperation;
 use parking_lot::{Mutex, MutexGuard};
-
-/// CUstreamBatchMemOpType: waits until a word is at least a value, and writes it.
-const WAIT: u32 = 4;
-const WRITE: u32 = 5;
 
 /// Words at an address, 8 bytes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +45,7 @@ impl Words {
 
     /// Waits until a stream has reached the record.
     pub(crate) fn wait(&self, record: u64) -> MemoryOperation {
-        self.operation(WAIT, record, record)
+        self.operation(CU_STREAM_MEM_OP_WAIT_VALUE_64, record, record)
     }
 
     /// Records.
@@ -59,7 +56,7 @@ impl Words {
             .filter(|earlier| *earlier > 0);
         let wait = earlier.map(|earlier| self.wait(earlier));
         wait.into_iter()
-            .chain([self.operation(WRITE, record, record)])
+            .chain([self.operation(CU_STREAM_MEM_OP_WRITE_VALUE_64, record, record)])
             .collect()
     }
 }
@@ -105,10 +102,22 @@ mod tests {
     #[test]
     fn a_word_holds_later_records_only_after_earlier_ones() {
         let words = Words::new(0x1000, 4);
-        assert_eq!(words.write(3), [words.operation(WRITE, 3, 3)]);
-        assert_eq!(words.write(4), [words.operation(WRITE, 4, 4)]);
+        assert_eq!(
+            words.write(3),
+            [words.operation(CU_STREAM_MEM_OP_WRITE_VALUE_64, 3, 3)]
+        );
+        assert_eq!(
+            words.write(4),
+            [words.operation(CU_STREAM_MEM_OP_WRITE_VALUE_64, 4, 4)]
+        );
         let later = words.write(7);
-        assert_eq!(later, [words.wait(3), words.operation(WRITE, 7, 7)]);
+        assert_eq!(
+            later,
+            [
+                words.wait(3),
+                words.operation(CU_STREAM_MEM_OP_WRITE_VALUE_64, 7, 7)
+            ]
+        );
         assert_eq!((words.of(3), words.of(4)), (0x1018, 0x1000));
         assert_eq!(words.of(3), words.of(7));
     }

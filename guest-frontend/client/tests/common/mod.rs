@@ -1,6 +1,7 @@
 //! The worker with the software GPU, and a session with it. A relay between
 //! them counts the calls, and breaks the connection where a test asks for it.
 
+#![allow(unsafe_code)]
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::HashMap;
@@ -199,7 +200,8 @@ impl Worker {
         let (to_host, host) = UnixStream::pair().unwrap();
         let assign = ToWorker::Assign {
             terms: Terms {
-                session: 1,
+                // Captures concern the sessions of their streams.
+                session: u64::from(ordinal) + 1,
                 token: [7; 16],
                 ordinal,
                 device_count: ordinal + 1,

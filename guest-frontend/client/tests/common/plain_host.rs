@@ -1,5 +1,4 @@
-//! A host that does no work, over rings in this process: what tests and benchmarks of posted
-//! launches need of one.
+//! A host that does no work, over rings in this process.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use paragpu_abi::CUcontext;
+use paragpu_abi::{CU_CTX_SCHED_BLOCKING_SYNC, CUcontext};
 use paragpu_client::Session;
 use paragpu_client::green::Green;
 use paragpu_protocol::status::Status;
@@ -12,9 +12,6 @@ use parking_lot::Mutex;
 
 use crate::coredump::Attributes;
 use crate::sys::Result;
-
-/// CUDA_ERROR_CONTEXT_IS_DESTROYED.
-pub const CONTEXT_IS_DESTROYED: Status = Status(709);
 
 /// See [`has_other_contexts`]. Most programs have none, so that no launch looks at contexts.
 static HAS_OTHERS: AtomicBool = AtomicBool::new(false);
@@ -25,9 +22,6 @@ static HAS_OTHERS: AtomicBool = AtomicBool::new(false);
 pub fn has_other_contexts() -> bool {
     HAS_OTHERS.load(Ordering::Relaxed)
 }
-
-/// CU_CTX_SCHED_BLOCKING_SYNC.
-const BLOCKING_SYNC: u32 = 4;
 
 /// The green context whose resources a context has.
 #[derive(Debug)]
@@ -92,7 +86,7 @@ pub fn of_memory(start: u64) -> Option<u64> {
 
 /// Whether these flags ask threads to sleep while they wait.
 fn waits_sleep(flags: u32) -> bool {
-    flags & BLOCKING_SYNC != 0
+    flags & CU_CTX_SCHED_BLOCKING_SYNC != 0
 }
 
 impl Context {
@@ -202,7 +196,7 @@ impl Context {
     pub fn alive(&self) -> Result<&Self> {
         match self.is_alive() {
             true => Ok(self),
-            false => Err(CONTEXT_IS_DESTROYED),
+            false => Err(Status::CONTEXT_IS_DESTROYED),
         }
     }
 

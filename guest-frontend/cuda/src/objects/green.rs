@@ -17,8 +17,6 @@ use parking_lot::Mutex;
 
 use super::{Object, context::Context};
 
-/// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION.
-pub const INVALID_RESOURCE_CONFIGURATION: Status = Status(915);
 /// The member of a split for the remaining multiprocessors.
 pub const REMAINING: u8 = 255;
 
@@ -120,7 +118,7 @@ impl Description {
         };
         let Some(split) = first.member else {
             if !others.is_empty() {
-                return Err(INVALID_RESOURCE_CONFIGURATION);
+                return Err(Status::INVALID_RESOURCE_CONFIGURATION);
             }
             description.count = first.numbers[0];
             return Ok(description);
@@ -137,9 +135,9 @@ impl Description {
                         ..split
                     }
             });
-            let number = member.ok_or(INVALID_RESOURCE_CONFIGURATION)?.number;
+            let number = member.ok_or(Status::INVALID_RESOURCE_CONFIGURATION)?.number;
             if !numbers.insert(number) {
-                return Err(INVALID_RESOURCE_CONFIGURATION);
+                return Err(Status::INVALID_RESOURCE_CONFIGURATION);
             }
             if let Some(byte) = members.get_mut(usize::from(number / 8)) {
                 *byte |= 1 << (number % 8);

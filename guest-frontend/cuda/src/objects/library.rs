@@ -4,12 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use paragpu_client::module::Module;
+use paragpu_client::module::{FormerVariables, Module};
 use paragpu_client::{Result, Session};
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
+use crate::managed;
 use crate::sys::device;
 
 /// A library: an image that is loaded into each session that uses it.
@@ -34,6 +35,8 @@ struct Modules {
     managed_in: Option<u32>,
     /// The names of these variables.
     managed: BTreeSet<String>,
+    /// Those of a session that was reset, which its next module gets.
+    former: Option<(u32, FormerVariables)>,
 }
 
 impl Modules {
@@ -79,8 +82,7 @@ impl Library {
             options: options.to_vec(),
             modules: Mutex::new(Modules {
                 loaded: HashMap::from([(session.ordinal(), module)]),
-                managed_in: None,
-                managed: BTreeSet::new(),
+                ..Modules::default()
             }),
             kernels: Mutex::default(),
             module_handles: Mutex::default(),
@@ -99,6 +101,12 @@ impl Library {
             return Ok(Arc::clone(module));
         }
         let loaded = session.modules().load(&self.image, &self.options)?;
+        if let Some((_, former)) = modules.former.take_if(|(home, _)| *home == ordinal) {
+            let note = |address, size| managed::insert_variable(address, size, ordinal);
+            session.modules().restore_managed(&loaded, &former, note)?;
+            modules.managed_in = Some(ordinal);
+            modules.managed.extend(former.names().cloned());
+        }
         modules.copy_managed(session, &loaded, modules.managed.iter())?;
         modules.loaded.insert(ordinal, Arc::clone(&loaded));
         Ok(loaded)
@@ -132,6 +140,15 @@ impl Library {
             }
         }
         Ok(found)
+    }
+
+    /// Keeps the managed variables of a session that was reset, as NVIDIA's driver does, if the
+    /// program uses them at that session's addresses.
+    pub fn keep_managed(&self, ordinal: u32, former: FormerVariables) {
+        let mut modules = self.modules.lock();
+        if modules.managed_in.is_none() && former.names().next().is_some() {
+            modules.former = Some((ordinal, former));
+        }
     }
 
     /// Removes a session's module, if it has one.

@@ -32,7 +32,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::{Mutex, RwLock};
 
 use crate::sys::linking::Linking;
-use context::{CONTEXT_IS_DESTROYED, Context};
+use context::Context;
 use green::{Description, GreenContext, Part};
 use library::{Kernel, Library};
 use pool::Pool;
@@ -240,7 +240,7 @@ pub fn find(handle: *mut c_void) -> Option<Found> {
 /// destroyed with its context, or `INVALID_HANDLE`.
 pub fn missing(handle: *mut c_void) -> Status {
     match OBJECTS.bereft.read().contains(&(handle as u64)) {
-        true => CONTEXT_IS_DESTROYED,
+        true => Status::CONTEXT_IS_DESTROYED,
         false => Status::INVALID_HANDLE,
     }
 }
@@ -254,6 +254,15 @@ pub fn remove(handle: *mut c_void, wanted: impl FnOnce(&Object) -> bool) -> Opti
     let object = all.remove(&(handle as u64));
     OBJECTS.epoch.fetch_add(1, Ordering::AcqRel);
     object
+}
+
+/// Puts another object in the place of a handle's.
+pub fn replace(handle: *mut c_void, object: Object) {
+    let mut all = OBJECTS.all.write();
+    if let Some(place) = all.get_mut(&(handle as u64)) {
+        *place = Arc::new(object);
+    }
+    OBJECTS.epoch.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Calls `look` with every object.

@@ -16,13 +16,6 @@ use parking_lot::Mutex;
 use super::context::Context;
 use crate::sys::{Result, device};
 
-/// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
-pub const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
-/// CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED.
-const PEER_ACCESS_ALREADY_ENABLED: Status = Status(704);
-/// CUDA_ERROR_PEER_ACCESS_NOT_ENABLED.
-const PEER_ACCESS_NOT_ENABLED: Status = Status(705);
-
 /// The number of a device that has access, and of the one that has the memory.
 type Devices = (u32, u32);
 
@@ -51,7 +44,7 @@ static ENABLED: Mutex<Enabled> = Mutex::new(Enabled {
 fn open(accessing: &Session, owner: &Session) -> Result {
     match has_access(accessing.peer_attributes(owner)) {
         true => accessing.enable_peer(owner),
-        false => Err(PEER_ACCESS_UNSUPPORTED),
+        false => Err(Status::PEER_ACCESS_UNSUPPORTED),
     }
 }
 
@@ -92,11 +85,11 @@ impl Enabled {
 pub fn enable(own: &Context, peer: &Context) -> Result {
     let (contexts, devices) = ((own.handle, peer.handle), (own.ordinal, peer.ordinal));
     if own.ordinal == peer.ordinal {
-        return Err(PEER_ACCESS_UNSUPPORTED);
+        return Err(Status::PEER_ACCESS_UNSUPPORTED);
     }
     let mut enabled = ENABLED.lock();
     if enabled.contexts.contains_key(&contexts) {
-        return Err(PEER_ACCESS_ALREADY_ENABLED);
+        return Err(Status::PEER_ACCESS_ALREADY_ENABLED);
     }
     open(own.session, peer.session)?;
     enabled.contexts.insert(contexts, devices);
@@ -111,7 +104,7 @@ pub fn disable(own: &Context, peer: &Context) -> Result {
     let mut enabled = ENABLED.lock();
     let contexts = (own.handle, peer.handle);
     let devices = enabled.contexts.remove(&contexts);
-    enabled.close_unused(devices.ok_or(PEER_ACCESS_NOT_ENABLED)?);
+    enabled.close_unused(devices.ok_or(Status::PEER_ACCESS_NOT_ENABLED)?);
     Ok(())
 }
 

@@ -85,7 +85,7 @@ impl Level {
 #[derive(Debug, Default)]
 struct Use {
     used: Level,
-    /// In units of [`UNIT`], as the device's memory is mapped.
+    /// In units of [`UNIT`], as NVIDIA's driver reports it.
     reserved: Level,
     /// Bytes that stay reserved over a wait (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
     threshold: u64,
@@ -94,7 +94,7 @@ struct Use {
 }
 
 /// Bytes by which a pool's reservation grows.
-const UNIT: u64 = 2 << 20;
+const UNIT: u64 = 32 << 20;
 
 /// Counts the program's waits for its work. A pool releases unused memory at a
 /// wait; here it does so at its next use.
@@ -152,7 +152,7 @@ impl Use {
 static TAKEN: Mutex<BTreeMap<u64, (u64, Arc<Account>)>> = Mutex::new(BTreeMap::new());
 
 impl Pool {
-    /// A pool of at most `limit` bytes (0 for no limit).
+    /// A pool of at most `limit` bytes in whole [`UNIT`]s, as natively (0 for no limit).
     #[must_use]
     pub fn new(location: PoolLocation, limit: u64) -> Self {
         Self::with_number(location, limit, None)
@@ -183,7 +183,7 @@ impl Pool {
                 accessed_by: BTreeSet::new(),
             }),
             account: Arc::new(Account {
-                limit,
+                limit: limit.checked_next_multiple_of(UNIT).unwrap_or(limit),
                 number,
                 handle: AtomicUsize::new(0),
                 used: Mutex::new(Use::default()),
@@ -384,20 +384,22 @@ mod tests {
 
     #[test]
     fn what_is_taken_counts_until_it_is_freed() {
+        // The limit is that of whole units.
         let pool = Pool::new(PoolLocation::Device(0), 100);
-        let account = pool.account();
+        let (account, rest) = (pool.account(), UNIT - 60);
         account.named(5);
-        assert!(account.take(60) && !account.take(50));
+        assert!(account.take(60) && !account.take(rest + 1));
         account.placed(1000, 60);
         assert_eq!((of(1000), of(1001)), (5, 0));
-        assert!(account.take(40));
-        account.placed(2000, 40);
+        assert!(account.take(rest));
+        account.placed(2000, rest);
         freed(1000);
         freed(1000);
-        assert_eq!(account.used(), Level { now: 40, most: 100 });
+        let level = |now, most| Level { now, most };
+        assert_eq!(account.used(), level(rest, UNIT));
         account.reset_used();
         freed_all(1500..2500);
-        assert_eq!((account.used(), of(2000)), (Level { now: 0, most: 40 }, 0));
+        assert_eq!((account.used(), of(2000)), (level(0, rest), 0));
     }
 
     #[test]

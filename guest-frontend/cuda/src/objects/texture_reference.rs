@@ -6,7 +6,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use paragpu_abi::CUDA_ARRAY_DESCRIPTOR;
+use paragpu_abi::{CU_AD_FORMAT_FLOAT, CU_TR_ADDRESS_MODE_CLAMP, CUDA_ARRAY_DESCRIPTOR};
 use paragpu_protocol::status::Status;
 
 use crate::sys::Result;
@@ -57,10 +57,6 @@ pub struct TextureReference {
     pub mipmap: Mipmap,
 }
 
-/// CU_TR_ADDRESS_MODE_CLAMP.
-const CLAMP: c_int = 1;
-/// CU_AD_FORMAT_FLOAT.
-const FLOAT: c_int = 0x20;
 /// The valid flags.
 const FLAGS: c_uint = 0x37;
 
@@ -68,10 +64,10 @@ impl Default for TextureReference {
     fn default() -> Self {
         Self {
             bound: Bound::Nothing,
-            address_modes: [CLAMP; 3],
+            address_modes: [CU_TR_ADDRESS_MODE_CLAMP; 3],
             filter: 0,
             flags: 0,
-            format: (FLOAT, 1),
+            format: (CU_AD_FORMAT_FLOAT, 1),
             anisotropy: 0,
             border: [0.0; 4],
             mipmap: Mipmap::default(),
@@ -84,7 +80,7 @@ fn bytes(format: c_int) -> Option<u64> {
     match format {
         0x01 | 0x08 => Some(1),
         0x02 | 0x09 | 0x10 => Some(2),
-        0x03 | 0x0a | FLOAT => Some(4),
+        0x03 | 0x0a | CU_AD_FORMAT_FLOAT => Some(4),
         _ => None,
     }
 }
@@ -171,18 +167,21 @@ mod tests {
         assert!(reference.set_address_mode(0, 4).is_err());
         assert!(reference.set_filter(2).is_err() && reference.set_mipmap_filter(-1).is_err());
         assert!(reference.set_flags(8).is_err());
-        assert!(reference.set_format(FLOAT, 3).is_err() && reference.set_format(0x99, 1).is_err());
+        assert!(
+            reference.set_format(CU_AD_FORMAT_FLOAT, 3).is_err()
+                && reference.set_format(0x99, 1).is_err()
+        );
         let shape = CUDA_ARRAY_DESCRIPTOR {
             Width: 100,
             Height: 2,
-            Format: FLOAT.cast_unsigned(),
+            Format: CU_AD_FORMAT_FLOAT.cast_unsigned(),
             NumChannels: 4,
         };
         assert!(reference.bind_rows(&shape, 512, 1599).is_err());
         assert_eq!(reference, TextureReference::default());
         reference.bind_rows(&shape, 512, 1600).unwrap();
         assert_eq!(reference.bound, Bound::Address(512));
-        assert_eq!(reference.format, (FLOAT, 4));
+        assert_eq!(reference.format, (CU_AD_FORMAT_FLOAT, 4));
         reference.set_address_mode(2, 3).unwrap();
         assert_eq!(reference.address_mode(2), Ok(3));
     }

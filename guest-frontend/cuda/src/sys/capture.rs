@@ -3,7 +3,11 @@
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
 
-use paragpu_abi::{CUgraph, CUgraphNode, CUstream, cudaGraphEdgeData};
+use paragpu_abi::{
+    CU_STREAM_ADD_CAPTURE_DEPENDENCIES, CU_STREAM_CAPTURE_STATUS_ACTIVE,
+    CU_STREAM_CAPTURE_STATUS_INVALIDATED, CU_STREAM_CAPTURE_STATUS_NONE,
+    CU_STREAM_SET_CAPTURE_DEPENDENCIES, CUgraph, CUgraphNode, CUstream, cudaGraphEdgeData,
+};
 use paragpu_client::objects::capture::{Mode, exchange_mode};
 use paragpu_client::objects::edge::Dependency;
 use paragpu_client::objects::graph::NodeName;
@@ -15,14 +19,6 @@ use crate::named_stream;
 use crate::objects::{self, Object};
 
 pub use paragpu_client::objects::capture::permit_unsafe;
-
-/// CU_STREAM_CAPTURE_STATUS_NONE, _ACTIVE and _INVALIDATED.
-const NONE: c_int = 0;
-const ACTIVE: c_int = 1;
-const INVALIDATED: c_int = 2;
-/// CU_STREAM_ADD_CAPTURE_DEPENDENCIES and _SET_CAPTURE_DEPENDENCIES.
-const ADD: c_uint = 0;
-const SET: c_uint = 1;
 
 thread_local! {
     /// The dependencies returned by the last query: CUDA keeps the list valid until
@@ -45,9 +41,9 @@ pub(super) fn status(stream: CUstream) -> Result<c_int> {
         session.streams().permit_query()?;
     }
     Ok(match stream.capture_info() {
-        None => NONE,
-        Some(info) if info.invalid => INVALIDATED,
-        Some(_) => ACTIVE,
+        None => CU_STREAM_CAPTURE_STATUS_NONE,
+        Some(info) if info.invalid => CU_STREAM_CAPTURE_STATUS_INVALIDATED,
+        Some(_) => CU_STREAM_CAPTURE_STATUS_ACTIVE,
     })
 }
 
@@ -67,7 +63,7 @@ pub(super) unsafe fn info(
     let status = status(stream)?;
     let named = named_stream::named(stream)?;
     let found = named.stream()?.capture_info();
-    let Some(info) = found.filter(|_| status == ACTIVE) else {
+    let Some(info) = found.filter(|_| status == CU_STREAM_CAPTURE_STATUS_ACTIVE) else {
         // SAFETY: `out` is null or writable, as the caller promises.
         return unsafe { put(out, status) };
     };
@@ -121,12 +117,15 @@ pub(super) unsafe fn update(
     let named = named_stream::named(stream)?;
     let stream = named.stream()?;
     let info = stream.capture_info().ok_or(Status::ILLEGAL_STATE)?;
-    if !matches!(flags, ADD | SET) {
+    if !matches!(
+        flags,
+        CU_STREAM_ADD_CAPTURE_DEPENDENCIES | CU_STREAM_SET_CAPTURE_DEPENDENCIES
+    ) {
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: the caller upholds the contract of `dependencies`.
     let after = unsafe { dependencies(&info.graph, nodes, edges, count) }?;
-    stream.update_capture(&after, flags == ADD)
+    stream.update_capture(&after, flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES)
 }
 
 /// # Safety

@@ -6,9 +6,12 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use paragpu_abi::{self as abi, CUcontext, CUctxCreateParams, CUdevice};
+use paragpu_abi::{
+    self as abi, CU_CTX_MAP_HOST, CU_CTX_SCHED_BLOCKING_SYNC, CU_CTX_SCHED_SPIN,
+    CU_CTX_SCHED_YIELD, CUcontext, CUctxCreateParams, CUdevice,
+};
 use paragpu_protocol::layout::{DEVICE_STRIDE, MAX_DEVICES};
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
@@ -24,14 +27,8 @@ use crate::objects::{self, Object, limits, peers, pool};
 
 /// Scheduling, host mapping, local memory and synchronisation flags.
 const FLAGS: u32 = 0xff;
-/// CU_CTX_SCHED_SPIN, _YIELD and _BLOCKING_SYNC.
-const SCHEDULING: u32 = 7;
-/// CU_CTX_MAP_HOST, which every context has.
-const MAP_HOST: u32 = 8;
-/// CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE.
-const PRIMARY_CONTEXT_ACTIVE: Status = Status(708);
-/// CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY.
-const UNSUPPORTED_EXEC_AFFINITY: Status = Status(224);
+/// At most one of them is set.
+const SCHEDULING: u32 = CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD | CU_CTX_SCHED_BLOCKING_SYNC;
 
 fn create(ordinal: u32, primary: bool, flags: u32) -> Result<Arc<Context>> {
     let session = device::session(ordinal)?;
@@ -89,6 +86,8 @@ struct Primary {
 /// A primary context, and its flags and [`ACTIVE`] for programs that query these often.
 struct Guarded {
     state: AtomicU64,
+    /// Times that the context ended, for the runtime library.
+    ends: AtomicU32,
     primary: Mutex<Primary>,
 }
 
@@ -98,6 +97,7 @@ const ACTIVE: u64 = 1 << 32;
 static PRIMARIES: [Guarded; MAX_DEVICES as usize] = [const {
     Guarded {
         state: AtomicU64::new(0),
+        ends: AtomicU32::new(0),
         primary: Mutex::new(Primary {
             context: None,
             retained: 0,
@@ -118,7 +118,11 @@ fn with_primary<R>(
     let ordinal = device::ordinal(device)?;
     let guarded = guarded(ordinal)?;
     let mut primary = guarded.primary.lock();
+    let was_alive = primary.is_alive();
     let result = with(ordinal, &mut primary);
+    if was_alive && !primary.is_alive() {
+        guarded.ends.fetch_add(1, Ordering::Release);
+    }
     let active = if primary.retained > 0 { ACTIVE } else { 0 };
     let state = u64::from(primary.flags) | active;
     guarded.state.store(state, Ordering::Release);
@@ -130,7 +134,18 @@ pub fn primary(ordinal: u32) -> Option<Arc<Context>> {
     guarded(ordinal).ok()?.primary.lock().context.clone()
 }
 
+/// How often the primary context of a device ended (`paragpu_primary_ends`).
+pub(super) fn primary_ends(device: CUdevice) -> Option<&'static AtomicU32> {
+    let ordinal = device::ordinal(device).ok()?;
+    Some(&guarded(ordinal).ok()?.ends)
+}
+
 impl Primary {
+    fn is_alive(&self) -> bool {
+        let context = self.context.as_ref();
+        context.is_some_and(|context| context.is_alive())
+    }
+
     /// Destroys the context and frees everything that it holds. The next context of the
     /// device has the same handle.
     fn destroy(&mut self) -> Result {
@@ -198,7 +213,7 @@ pub(crate) fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint) -> Res
     check_flags(flags)?;
     let active = with_primary(device, |_, primary| Ok(primary.retained > 0))?;
     if active {
-        return Err(PRIMARY_CONTEXT_ACTIVE);
+        return Err(Status::PRIMARY_CONTEXT_ACTIVE);
     }
     cuDevicePrimaryCtxSetFlags_v2(device, flags)
 }
@@ -251,7 +266,7 @@ pub(crate) unsafe fn cuCtxCreate_v3(
     let ordinal = device::ordinal(device)?;
     check_flags(flags)?;
     if number > 0 {
-        return Err(UNSUPPORTED_EXEC_AFFINITY);
+        return Err(Status::UNSUPPORTED_EXEC_AFFINITY);
     }
     // SAFETY: `context` is null or writable, as the caller promises.
     unsafe { put(context, create_current(ordinal, flags)?) }
@@ -346,8 +361,14 @@ pub(crate) fn cuCtxGetDevice_v2(device: Out<'_, CUdevice>, context: CUcontext) -
 /// # Safety
 /// `flags` is null or writable.
 pub(crate) unsafe fn cuCtxGetFlags(flags: *mut c_uint) -> Result {
+    let context = current_or_released()?;
+    // Every context maps host memory, but of those that the program did not create CUDA says it.
+    let known = match context.is_primary() {
+        true => context.flags() | CU_CTX_MAP_HOST,
+        false => context.flags(),
+    };
     // SAFETY: `flags` is null or writable, as the caller promises.
-    unsafe { put(flags, current_or_released()?.flags() | MAP_HOST) }
+    unsafe { put(flags, known) }
 }
 
 pub(crate) fn cuCtxSetFlags(flags: c_uint) -> Result {
@@ -472,7 +493,7 @@ pub(crate) fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) -> Result {
         return Err(Status::INVALID_VALUE);
     }
     if own.handle == peer.handle {
-        return Err(Status::INVALID_CONTEXT);
+        return Err(Status::PEER_ACCESS_UNSUPPORTED);
     }
     peers::enable(&own, &peer)
 }

@@ -41,6 +41,15 @@ pub fn is_host(address: u64) -> Result<bool> {
     kind(address).map(|kind| matches!(kind, Kind::Host))
 }
 
+/// Refuses pageable memory of the program where a copy names the device's.
+fn refuse_pageable(address: u64) -> Result {
+    let is_pageable = is_host(address)? && host::pinned(address).is_none() && !has_view(address);
+    match is_pageable {
+        true => Err(Status::INVALID_VALUE),
+        false => Ok(()),
+    }
+}
+
 /// An address of the program as a pointer.
 pub fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0))
@@ -62,6 +71,7 @@ pub(super) unsafe fn to_device(
         return Err(Status::INVALID_VALUE);
     }
     if is_device_only(source.addr() as u64) {
+        refuse_pageable(destination)?;
         // SAFETY: the caller upholds the contract of `unified`.
         return unsafe { unified(destination, source.addr() as u64, size, stream, wait) };
     }
@@ -112,6 +122,7 @@ pub(super) unsafe fn from_device(
         return Err(Status::INVALID_VALUE);
     }
     if is_device_only(destination.addr() as u64) {
+        refuse_pageable(source)?;
         // SAFETY: the caller upholds the contract of `unified`.
         return unsafe { unified(destination.addr() as u64, source, size, stream, wait) };
     }

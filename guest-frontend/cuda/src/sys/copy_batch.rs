@@ -4,8 +4,13 @@
 use std::ffi::c_uint;
 
 use paragpu_abi::{
-    CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_UNIFIED, CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUarray,
-    CUdeviceptr, CUmemcpy3DOperand, CUmemcpyAttributes, CUstream,
+    CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as PREFER_OVERLAP,
+    CU_MEMCPY_OPERAND_TYPE_ARRAY as ARRAY, CU_MEMCPY_OPERAND_TYPE_POINTER as POINTER,
+    CU_MEMCPY_SRC_ACCESS_ORDER_ANY as ANY,
+    CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL as DURING_API_CALL,
+    CU_MEMCPY_SRC_ACCESS_ORDER_STREAM as STREAM, CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_UNIFIED,
+    CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUarray, CUdeviceptr, CUmemcpy3DOperand,
+    CUmemcpyAttributes, CUstream,
 };
 use paragpu_protocol::status::Status;
 
@@ -15,15 +20,6 @@ use super::{Result, array, copy, copy_rect, host, present};
 use crate::batch;
 use crate::named_stream::{self, Named};
 
-/// CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, _DURING_API_CALL and _ANY.
-const STREAM: i32 = 1;
-const DURING_API_CALL: i32 = 2;
-const ANY: i32 = 3;
-/// CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE, a hint.
-const PREFER_OVERLAP: c_uint = 1;
-/// CUmemcpy3DOperandType.
-const POINTER: i32 = 1;
-const ARRAY: i32 = 2;
 /// The failure is not of a particular copy.
 const NO_COPY: usize = usize::MAX;
 
@@ -95,6 +91,9 @@ unsafe fn linear(
     let firsts = unsafe { list(firsts, attribute_count) }.map_err(whole)?;
     for given in attributes {
         check_attributes(given.srcAccessOrder, given.flags).map_err(whole)?;
+    }
+    if let Some(empty) = sizes.iter().position(|size| *size == 0) {
+        return Err((empty, Status::INVALID_VALUE));
     }
     let places = batch::attributes(count, firsts).map_err(whole)?;
     let copies = destinations.iter().zip(sources).zip(sizes).zip(places);

@@ -12,6 +12,7 @@ use paragpu_client::copy::RectEnd;
 use paragpu_client::objects::graph::CopyWork;
 use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
+use std::ptr;
 use std::sync::Arc;
 
 use super::{Result, array, copy, get, host, memory, pointer};
@@ -159,7 +160,7 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
         Located::new(to, &to_looked, session),
         Located::new(from, &from_looked, session),
     ];
-    if !ends.iter().all(|end| std::ptr::eq(session, end.session)) {
+    if !ends.iter().all(|end| ptr::eq(session, end.session)) {
         // Nothing orders the copies of another device behind this stream.
         session.streams().synchronize(found)?;
         // SAFETY: the caller upholds the contract of `elsewhere`.
@@ -172,7 +173,7 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
     if wait {
         for end in [&to_looked, &from_looked] {
             // Nothing orders work of the device that has the memory before the copy, or after it.
-            if let Some(owner) = end.owner().filter(|owner| !std::ptr::eq(*owner, session)) {
+            if let Some(owner) = end.owner().filter(|owner| !ptr::eq(*owner, session)) {
                 owner.synchronize()?;
                 is_across = true;
             }
@@ -248,7 +249,7 @@ impl<'a> Located<'a> {
 /// As for [`run`].
 unsafe fn elsewhere([to, from]: &[Located<'_>; 2], extent: [usize; 3]) -> Result {
     let one = if to.is_host() { from } else { to };
-    if to.is_host() || from.is_host() || std::ptr::eq(to.session, from.session) {
+    if to.is_host() || from.is_host() || ptr::eq(to.session, from.session) {
         let (into, out) = (
             to.side.end(to.end, extent)?,
             from.side.end(from.end, extent)?,
@@ -298,6 +299,14 @@ pub(super) unsafe fn flat(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: bo
         pitch: copy.srcPitch,
         rows: 0,
     };
+    // Also for a single row.
+    let is_narrow = |side: &Side| {
+        let is_linear = side.kind.cast_signed() != CU_MEMORYTYPE_ARRAY;
+        is_linear && side.pitch != 0 && side.pitch < copy.WidthInBytes
+    };
+    if copy.Height != 0 && (is_narrow(&to) || is_narrow(&from)) {
+        return Err(Status::INVALID_VALUE);
+    }
     // Unified memory is named by the device field. SAFETY: the caller upholds the contract
     // of `run`.
     unsafe {
@@ -383,7 +392,7 @@ pub(super) unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wai
         srcHost: copy.srcHost,
         srcDevice: copy.srcDevice,
         srcArray: copy.srcArray,
-        reserved0: std::ptr::null_mut(),
+        reserved0: ptr::null_mut(),
         srcPitch: copy.srcPitch,
         srcHeight: copy.srcHeight,
         dstXInBytes: copy.dstXInBytes,
@@ -394,7 +403,7 @@ pub(super) unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wai
         dstHost: copy.dstHost,
         dstDevice: copy.dstDevice,
         dstArray: copy.dstArray,
-        reserved1: std::ptr::null_mut(),
+        reserved1: ptr::null_mut(),
         dstPitch: copy.dstPitch,
         dstHeight: copy.dstHeight,
         WidthInBytes: copy.WidthInBytes,
@@ -405,131 +414,54 @@ pub(super) unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wai
     unsafe { volume(&raw const same, stream, wait) }
 }
 
-/// Part of a row of an array.
-fn array_side(array: CUarray, offset: usize) -> Side {
-    Side {
-        kind: CU_MEMORYTYPE_ARRAY.cast_unsigned(),
-        host: std::ptr::null_mut(),
-        device: 0,
-        array,
-        origin: [offset, 0, 0],
-        pitch: 0,
-        rows: 0,
+/// An end of a copy of one row.
+pub(super) enum RowEnd {
+    Host(*mut c_void),
+    Device(CUdeviceptr),
+    /// From this byte of the array's first row.
+    Array(CUarray, usize),
+}
+
+impl From<RowEnd> for Side {
+    fn from(end: RowEnd) -> Self {
+        let mut side = Self {
+            kind: CU_MEMORYTYPE_ARRAY.cast_unsigned(),
+            host: ptr::null_mut(),
+            device: 0,
+            array: ptr::null_mut(),
+            origin: [0; 3],
+            pitch: 0,
+            rows: 0,
+        };
+        match end {
+            RowEnd::Host(host) => {
+                side.kind = CU_MEMORYTYPE_HOST.cast_unsigned();
+                side.host = host;
+            }
+            RowEnd::Device(device) => {
+                side.kind = CU_MEMORYTYPE_DEVICE.cast_unsigned();
+                side.device = device;
+            }
+            RowEnd::Array(array, offset) => {
+                side.array = array;
+                side.origin = [offset, 0, 0];
+            }
+        }
+        side
     }
 }
 
-fn device_side(device: u64) -> Side {
-    Side {
-        kind: CU_MEMORYTYPE_DEVICE.cast_unsigned(),
-        device,
-        array: std::ptr::null_mut(),
-        ..array_side(std::ptr::null_mut(), 0)
-    }
-}
-
-fn host_side(host: *mut c_void) -> Side {
-    Side {
-        kind: CU_MEMORYTYPE_HOST.cast_unsigned(),
-        host,
-        ..array_side(std::ptr::null_mut(), 0)
-    }
-}
-
+/// Copies one row.
+///
 /// # Safety
-/// As documented by CUDA for `cuMemcpyHtoA_v2`.
-pub(crate) unsafe fn cuMemcpyHtoA_v2(
-    array: CUarray,
-    offset: usize,
-    source: *const c_void,
+/// As for [`run`], of `size` bytes.
+pub(super) unsafe fn row(
+    to: RowEnd,
+    from: RowEnd,
     size: usize,
     stream: CUstream,
+    wait: bool,
 ) -> Result {
-    let (to, from) = (array_side(array, offset), host_side(source.cast_mut()));
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cuMemcpyHtoAAsync_v2`.
-pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
-    array: CUarray,
-    offset: usize,
-    source: *const c_void,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    let (to, from) = (array_side(array, offset), host_side(source.cast_mut()));
-    // SAFETY: the caller upholds the contract of `run`.
-    unsafe { run(&to, &from, [size, 1, 1], stream, false) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cuMemcpyAtoH_v2`.
-pub(crate) unsafe fn cuMemcpyAtoH_v2(
-    destination: *mut c_void,
-    array: CUarray,
-    offset: usize,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    let (to, from) = (host_side(destination), array_side(array, offset));
-    // SAFETY: the caller upholds the contract of `run`.
-    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cuMemcpyAtoHAsync_v2`.
-pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
-    destination: *mut c_void,
-    array: CUarray,
-    offset: usize,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    let (to, from) = (host_side(destination), array_side(array, offset));
-    // SAFETY: the caller upholds the contract of `run`.
-    unsafe { run(&to, &from, [size, 1, 1], stream, false) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cuMemcpyDtoA_v2`.
-pub(crate) unsafe fn cuMemcpyDtoA_v2(
-    array: CUarray,
-    offset: usize,
-    source: CUdeviceptr,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    let (to, from) = (array_side(array, offset), device_side(source));
-    // SAFETY: the caller upholds the contract of `run`.
-    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cuMemcpyAtoD_v2`.
-pub(crate) unsafe fn cuMemcpyAtoD_v2(
-    destination: CUdeviceptr,
-    array: CUarray,
-    offset: usize,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    let (to, from) = (device_side(destination), array_side(array, offset));
-    // SAFETY: the caller upholds the contract of `run`.
-    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cuMemcpyAtoA_v2`.
-pub(crate) unsafe fn cuMemcpyAtoA_v2(
-    to: CUarray,
-    to_offset: usize,
-    from: CUarray,
-    from_offset: usize,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    let (to, from) = (array_side(to, to_offset), array_side(from, from_offset));
-    // SAFETY: the caller upholds the contract of `run`.
-    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
+    unsafe { run(&to.into(), &from.into(), [size, 1, 1], stream, wait) }
 }

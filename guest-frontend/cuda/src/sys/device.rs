@@ -7,7 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use paragpu_abi::{CUasyncCallback, CUasyncCallbackHandle, CUdevice, CUdevprop, CUuuid};
+use paragpu_abi::{
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH,
+    CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED, CUasyncCallback, CUasyncCallbackHandle,
+    CUdevice, CUdevprop, CUuuid,
+};
 use paragpu_client::monitor::Monitor;
 use paragpu_client::snapshot::Snapshot;
 use paragpu_client::{Error, Session, chain};
@@ -162,7 +167,10 @@ fn visible() -> Result<&'static [u32]> {
     let found = match entries.as_deref() {
         // A program that must see no devices needs no host.
         Some([] | [Entry::Mig(_), ..]) => Vec::new(),
-        entries => visible::select(candidates(order, entries)?, order, entries),
+        entries => match visible::select(candidates(order, entries)?, order, entries) {
+            Ok(found) => found,
+            Err(visible::Repeated) => return Err(Status::INVALID_DEVICE),
+        },
     };
     Ok(VISIBLE.get_or_init(|| found))
 }
@@ -399,8 +407,16 @@ pub(crate) fn cuDeviceComputeCapability(
     device: CUdevice,
 ) -> Result {
     let snapshot = snapshot(device)?;
-    major.put(snapshot.attribute(75).unwrap_or(0))?;
-    minor.put(snapshot.attribute(76).unwrap_or(0))
+    major.put(
+        snapshot
+            .attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR.cast_unsigned())
+            .unwrap_or(0),
+    )?;
+    minor.put(
+        snapshot
+            .attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR.cast_unsigned())
+            .unwrap_or(0),
+    )
 }
 
 /// # Safety
@@ -433,8 +449,7 @@ pub(crate) fn cuDeviceCanAccessPeer(
 /// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of a device's access to another; 0 for what the
 /// hosts do not report.
 fn peer_attributes(device: u32, peer: u32) -> [c_int; 5] {
-    /// The index of CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED.
-    const ARRAYS: usize = 3;
+    const ARRAYS: usize = CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED as usize - 1;
     let query = || session(device)?.peer_attributes(session(peer)?);
     let mut attributes = match device == peer {
         true => [0; 5],
@@ -472,7 +487,9 @@ pub(crate) fn cuDeviceGetTexture1DLinearMaxWidth(
     paragpu_client::texture::element_bytes(format.cast_unsigned(), channels)
         .ok_or(Status::INVALID_VALUE)?;
     // The attribute counts elements, whatever their size.
-    let most = snapshot(device)?.attribute(69).unwrap_or(0);
+    let most = snapshot(device)?
+        .attribute(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH.cast_unsigned())
+        .unwrap_or(0);
     width.put(usize::try_from(most).unwrap_or(0))
 }
 

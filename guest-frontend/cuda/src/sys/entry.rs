@@ -4,18 +4,17 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use paragpu_abi::{
+    CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM as PER_THREAD,
+    CU_GET_PROC_ADDRESS_SUCCESS as SUCCESS,
+    CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND as SYMBOL_NOT_FOUND,
+    CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT as VERSION_NOT_SUFFICIENT,
+};
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::{Result, export_table, present, put, put_if, text};
-use crate::versions::{Symbol, resolve};
-
-/// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.
-const PER_THREAD: u64 = 2;
-/// CU_GET_PROC_ADDRESS_SUCCESS and its two failures.
-const SUCCESS: c_int = 0;
-const SYMBOL_NOT_FOUND: c_int = 1;
-const VERSION_NOT_SUFFICIENT: c_int = 2;
+use crate::versions::{NEWEST, Symbol, resolve};
 
 /// Every exported symbol.
 pub static SYMBOLS: &[Symbol] = include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
@@ -27,7 +26,7 @@ pub static SYMBOLS: &[Symbol] = include!(concat!(env!("OUT_DIR"), "/symbols.rs")
 unsafe fn look(name: *const c_char, version: c_int, flags: u64) -> Result<(*mut c_void, c_int)> {
     // SAFETY: `name` is null or readable, as the caller promises.
     let name = unsafe { text(name) }?;
-    if flags > PER_THREAD {
+    if flags > PER_THREAD || version > NEWEST {
         return Err(Status::INVALID_VALUE);
     }
     let found = resolve(SYMBOLS, name, version, flags & PER_THREAD != 0);
@@ -105,7 +104,8 @@ pub(crate) unsafe fn cuGetExportTable(out: Out<'_, *const c_void>, id: *const c_
         eprintln!(
             "paragpu: a private table of the driver was asked for, which paragpu does not have; \
              where a CUDA runtime of NVIDIA's asks, its calls fail: start the program with \
-             `paragpu run`, or see with `paragpu doctor PROGRAM` what it carries (docs/redirect.md)"
+             `paragpu run`, or see with `paragpu doctor PROGRAM` what it carries (docs/redirect.md); \
+             profilers (CUPTI, nsys, ncu), which ask for others, are not supported"
         );
     }
     Err(Status::INVALID_VALUE)

@@ -3,7 +3,7 @@
 use std::ffi::c_uint;
 use std::sync::Arc;
 
-use paragpu_abi::{CUevent, CUstream};
+use paragpu_abi::{CU_EVENT_RECORD_EXTERNAL, CUevent, CUstream};
 use paragpu_client::event::Event;
 use paragpu_client::objects::edge::Edge;
 use paragpu_client::objects::graph::Marked;
@@ -14,9 +14,6 @@ use super::{Result, capture, unsupported_use};
 use crate::current;
 use crate::named_stream;
 use crate::objects::{self, Found, InContext, Object, pool};
-
-/// CU_EVENT_RECORD_EXTERNAL.
-const EXTERNAL: c_uint = 1;
 
 /// The event with this handle.
 pub fn find(event: CUevent) -> Result<Found> {
@@ -59,7 +56,7 @@ pub(super) fn record(handle: CUevent, stream: CUstream, flags: c_uint) -> Result
     if !std::ptr::eq(session, event.session) || by.is_apart(|| Some(event.context)) {
         return Err(Status::INVALID_HANDLE);
     }
-    if flags & EXTERNAL != 0 {
+    if flags & CU_EVENT_RECORD_EXTERNAL != 0 {
         if !stream.is_capturing() {
             return Err(Status::ILLEGAL_STATE);
         }
@@ -100,7 +97,7 @@ pub(crate) fn cuEventDestroy(event: CUevent) -> Result {
 }
 
 pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) -> Result {
-    if flags & !EXTERNAL != 0 {
+    if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
         return Err(Status::INVALID_VALUE);
     }
     record(event, stream, flags)
@@ -109,6 +106,7 @@ pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_
 pub(crate) fn cuEventQuery(event: CUevent) -> Result {
     let found = find(event)?;
     let event = inner(&found)?;
+    event.object.check_not_captured()?;
     capture::permit_unsafe()?;
     event.session.query_event(&event.object)
 }
@@ -116,6 +114,7 @@ pub(crate) fn cuEventQuery(event: CUevent) -> Result {
 pub(crate) fn cuEventSynchronize(event: CUevent) -> Result {
     let found = find(event)?;
     let event = inner(&found)?;
+    event.object.check_not_captured()?;
     capture::permit_unsafe()?;
     event.session.synchronize_event(&event.object)?;
     pool::waited(event.session)

@@ -21,6 +21,8 @@ pub mod exports {
     use paragpu_abi::*;
 
     use super::boundary::{Boundary, DEFAULT_STREAM, OWN_STREAM, own_default};
+    // The description says with it what a copy of one row copies.
+    use super::copy_rect::RowEnd;
 
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
@@ -84,9 +86,7 @@ fn code(name: &str, result: Result) -> CUresult {
 /// Adds a failed call to the log. NOT_READY is not a failure.
 #[cold]
 fn log_failure(name: &str, status: Status, code: CUresult) {
-    /// CUDA_ERROR_NOT_READY.
-    const NOT_READY: Status = Status(600);
-    if status == NOT_READY {
+    if status == Status::NOT_READY {
         return;
     }
     let error = paragpu_abi::driver_error_name(code);

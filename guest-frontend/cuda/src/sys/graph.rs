@@ -4,7 +4,11 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use paragpu_abi::{CUdevice, CUgraph, CUgraphNode, cudaGraphEdgeData};
+use paragpu_abi::{
+    CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH,
+    CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, CUdevice, CUgraph,
+    CUgraphNode, cudaGraphEdgeData,
+};
 use paragpu_client::objects::edge::{Dependency, Edge};
 use paragpu_client::objects::graph::{Graph, NodeName, Work};
 use paragpu_client::objects::graph_memory::{GraphMemory, Usage};
@@ -18,12 +22,6 @@ use crate::objects::{self, Object};
 /// [`objects`]. Below it are 28 bits of the graph and 24 of the node.
 const NODES: u64 = 0x708 << 52;
 const NUMBER_BITS: u32 = 24;
-
-/// CUgraphMem_attribute.
-const USED_MEM_CURRENT: c_int = 0;
-const USED_MEM_HIGH: c_int = 1;
-const RESERVED_MEM_CURRENT: c_int = 2;
-const RESERVED_MEM_HIGH: c_int = 3;
 
 /// The graph with this handle.
 pub fn find(graph: CUgraph) -> Result<Arc<Graph>> {
@@ -474,10 +472,10 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
 ) -> Result {
     let usage = Usage::of(device::ordinal(number)?);
     let bytes = match attribute {
-        USED_MEM_CURRENT => usage.used,
-        USED_MEM_HIGH => usage.used_high,
-        RESERVED_MEM_CURRENT => usage.reserved,
-        RESERVED_MEM_HIGH => usage.reserved_high,
+        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => usage.used,
+        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => usage.used_high,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => usage.reserved,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => usage.reserved_high,
         _ => return Err(Status::INVALID_VALUE),
     };
     // SAFETY: `value` is null or writable, as the caller promises.
@@ -493,7 +491,10 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
 ) -> Result {
     let ordinal = device::ordinal(number)?;
     // Only the high-water marks can be set, to zero.
-    if !matches!(attribute, USED_MEM_HIGH | RESERVED_MEM_HIGH) {
+    if !matches!(
+        attribute,
+        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH | CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH
+    ) {
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: `value` is null or readable, as the caller promises.
@@ -502,7 +503,7 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     }
     // They become the current values.
     Usage::change(ordinal, |usage| match attribute {
-        USED_MEM_HIGH => usage.used_high = 0,
+        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => usage.used_high = 0,
         _ => usage.reserved_high = 0,
     });
     Ok(())

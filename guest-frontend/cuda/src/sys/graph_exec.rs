@@ -4,9 +4,12 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::sync::Arc;
 
 use paragpu_abi::{
-    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUcontext, CUevent, CUgraph, CUgraphExec,
-    CUgraphNode, CUstream, cudaGraphExecUpdateResultInfo, cudaGraphInstantiateParams,
-    cudaGraphNodeParams, cudaHostNodeParams, cudaMemsetParams,
+    CUDA_GRAPH_INSTANTIATE_ERROR, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
+    CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH, CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD,
+    CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY, CUDA_GRAPH_INSTANTIATE_SUCCESS,
+    CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUcontext, CUevent,
+    CUgraph, CUgraphExec, CUgraphNode, CUstream, cudaGraphExecUpdateResultInfo,
+    cudaGraphInstantiateParams, cudaGraphNodeParams, cudaHostNodeParams, cudaMemsetParams,
 };
 use paragpu_client::graph_exec::GraphExec;
 use paragpu_client::objects::graph::{Graph, NodeName, Work};
@@ -14,21 +17,21 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
 use super::graph::{find, find_node, node_handle, node_name};
-use super::graph_node::{copy, fill, general, kernel_change};
+use super::graph_node::{copy, fill, general, kernel_change, second_version};
 use super::host_call::host_call;
-use super::{Result, device, event, get, put, put_if, unsupported_use};
+use super::{Result, device, event, except_fault, get, put, put_if, unsupported_use};
 use crate::current;
 use crate::named_stream;
 use crate::objects::{self, Found, InContext, Object};
 
-/// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, _UPLOAD and _USE_NODE_PRIORITY:
-/// accepted.
-const FLAGS: u64 = 1 | 2 | 8;
-/// CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.
-const DEVICE_LAUNCH: u64 = 4;
-/// CUDA_GRAPH_INSTANTIATE_SUCCESS and _ERROR.
-const SUCCESS: c_int = 0;
-const ERROR: c_int = 1;
+/// The accepted flags.
+const FLAGS: u64 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+    | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
+    | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+
+/// Accepted flags that are not returned.
+const UNTOLD_FLAGS: u64 =
+    CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
 fn find_exec(exec: CUgraphExec) -> Result<Found> {
     objects::find(exec)
@@ -48,16 +51,19 @@ fn inner(found: &Found) -> Result<&InContext<GraphExec>> {
 /// # Safety
 /// `exec` is null or writable (cuGraphInstantiate).
 pub(super) unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result {
-    if exec.is_null() || flags & !(FLAGS | DEVICE_LAUNCH) != 0 {
+    if exec.is_null() || flags & !(FLAGS | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    if flags & DEVICE_LAUNCH != 0 {
+    if flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH != 0 {
         return Err(unsupported_use!(
             "cuGraphInstantiate for launches from the device",
             "kernels would name graphs by handles that only the host's driver knows, and that change when the session moves"
         ));
     }
     let graph = find(graph)?;
+    if graph.is_moved() {
+        return Err(Status::INVALID_VALUE);
+    }
     let current = current::current()?;
     let session = current.session;
     let home = session.ordinal();
@@ -103,6 +109,9 @@ fn update(exec: CUgraphExec, graph: CUgraph) -> Result<Option<(c_int, Option<Nod
     let found = find_exec(exec)?;
     let inner = inner(&found)?;
     let graph: Arc<Graph> = find(graph)?;
+    if graph.is_moved() {
+        return Err(Status::INVALID_VALUE);
+    }
     let outcome = inner.object.update(&graph)?;
     Ok(outcome
         .err()
@@ -146,7 +155,11 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
     // SAFETY: `parameters` is a record that is ours to write, as the caller promises.
     unsafe {
         (*parameters).errNode_out = std::ptr::null_mut();
-        (*parameters).result_out = if made.is_ok() { SUCCESS } else { ERROR };
+        (*parameters).result_out = if made.is_ok() {
+            CUDA_GRAPH_INSTANTIATE_SUCCESS
+        } else {
+            CUDA_GRAPH_INSTANTIATE_ERROR
+        };
     }
     made
 }
@@ -156,7 +169,7 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
 pub(crate) unsafe fn cuGraphExecGetFlags(exec: CUgraphExec, flags: *mut u64) -> Result {
     let found = find_exec(exec)?;
     // SAFETY: `flags` is null or writable, as the caller promises.
-    unsafe { put(flags, inner(&found)?.object.flags) }
+    unsafe { put(flags, inner(&found)?.object.flags & !UNTOLD_FLAGS) }
 }
 
 /// cuGraphExecGetId: the handle, whose upper half is the same for all objects.
@@ -168,7 +181,7 @@ pub(super) fn unique_id(exec: CUgraphExec) -> Result<c_uint> {
 pub(crate) fn cuGraphExecDestroy(exec: CUgraphExec) -> Result {
     let ended = objects::remove(exec, |object| matches!(object, Object::GraphExec(_)));
     match ended.as_deref() {
-        Some(Object::GraphExec(inner)) => inner.object.destroy(),
+        Some(Object::GraphExec(inner)) => except_fault(inner.object.destroy()),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -195,7 +208,7 @@ pub(crate) fn cuGraphExecUpdate(
 ) -> Result {
     let met = update(exec, graph)?;
     node.put_if(met.map_or(std::ptr::null_mut(), |(_, name)| node_of(name)));
-    result.put_if(met.map_or(SUCCESS, |(code, _)| code));
+    result.put_if(met.map_or(CUDA_GRAPH_INSTANTIATE_SUCCESS, |(code, _)| code));
     met.map_or(Ok(()), |_| Err(Status::GRAPH_EXEC_UPDATE_FAILURE))
 }
 
@@ -206,7 +219,7 @@ pub(crate) fn cuGraphExecUpdate_v2(
 ) -> Result {
     let met = update(exec, graph)?;
     result.put_if(cudaGraphExecUpdateResultInfo {
-        result: met.map_or(SUCCESS, |(code, _)| code),
+        result: met.map_or(CUDA_GRAPH_INSTANTIATE_SUCCESS, |(code, _)| code),
         errorNode: met.map_or(std::ptr::null_mut(), |(_, name)| node_of(name)),
         errorFromNode: std::ptr::null_mut(),
     });
@@ -230,6 +243,17 @@ pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
         // Reported first.
         _ => Status::INVALID_VALUE,
     })
+}
+
+/// # Safety
+/// As documented by CUDA 11 for `cuGraphExecKernelNodeSetParams`.
+pub(crate) unsafe fn cuGraphExecKernelNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    given: *const CUDA_KERNEL_NODE_PARAMS_v1,
+) -> Result {
+    // SAFETY: the caller upholds the contracts of both.
+    unsafe { cuGraphExecKernelNodeSetParams_v2(exec, node, &second_version(given)?) }
 }
 
 /// # Safety

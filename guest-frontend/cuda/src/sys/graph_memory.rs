@@ -1,11 +1,11 @@
 //! Nodes of graphs that allocate and free memory (CUDA Driver API, Graph
 //! Management).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 
 use paragpu_abi::{
-    CUDA_MEM_ALLOC_NODE_PARAMS, CUdeviceptr, CUgraph, CUgraphNode, cudaMemLocation,
-    cudaMemPoolProps,
+    CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CUDA_MEM_ALLOC_NODE_PARAMS,
+    CUdeviceptr, CUgraph, CUgraphNode, cudaMemLocation, cudaMemPoolProps,
 };
 use paragpu_client::objects::edge::Dependency;
 use paragpu_client::objects::graph::{Graph, Work};
@@ -18,11 +18,6 @@ use super::graph_node::{add, add_after};
 use super::{Result, device, present, unsupported_use};
 use crate::location;
 use crate::objects::peers;
-
-/// CU_MEM_ALLOCATION_TYPE_PINNED.
-const PINNED: c_int = 1;
-/// CU_MEM_LOCATION_TYPE_DEVICE.
-const DEVICE: c_int = 1;
 
 /// The work of a node, which is added to a graph after others if `place` says so. Writes the
 /// address to the record.
@@ -40,7 +35,7 @@ pub unsafe fn allocation(
     // SAFETY: `given.accessDescs` holds `given.accessDescCount` of them, as the caller
     // promises.
     for access in unsafe { list(given.accessDescs, given.accessDescCount) }? {
-        if access.location.r#type != DEVICE {
+        if access.location.r#type != CU_MEM_LOCATION_TYPE_DEVICE {
             return Err(unsupported_use!(
                 "memory of graphs that the program accesses",
                 "the program cannot access memory of devices"
@@ -91,10 +86,10 @@ pub(crate) fn cuGraphMemAllocNodeGetParams(
     };
     out.put(CUDA_MEM_ALLOC_NODE_PARAMS {
         poolProps: cudaMemPoolProps {
-            allocType: PINNED,
+            allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
             handleTypes: 0,
             location: cudaMemLocation {
-                r#type: DEVICE,
+                r#type: CU_MEM_LOCATION_TYPE_DEVICE,
                 id: device::number(memory.ordinal),
             },
             win32SecurityAttributes: std::ptr::null_mut::<c_void>(),

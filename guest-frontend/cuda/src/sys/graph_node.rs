@@ -4,41 +4,31 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use paragpu_abi::{
-    CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CUDA_CONDITIONAL_NODE_PARAMS,
+    CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, CU_GRAPH_NODE_TYPE_CONDITIONAL,
+    CU_GRAPH_NODE_TYPE_MEM_ALLOC, CU_GRAPH_NODE_TYPE_MEM_FREE,
+    CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+    CUDA_CHILD_GRAPH_NODE_PARAMS, CUDA_CONDITIONAL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
     CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS_v2,
-    CUarray, CUcontext, CUevent, CUgraph, CUgraphNode, cudaGraphEdgeData, cudaGraphNodeParams,
+    CUcontext, CUevent, CUgraph, CUgraphNode, cudaGraphEdgeData, cudaGraphNodeParams,
     cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemsetParams, dim3,
 };
 use paragpu_client::graph_exec::KernelChange;
 use paragpu_client::launch::Shape;
 use paragpu_client::objects::edge::Dependency;
-use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, Kernel, Marked, Work};
+use paragpu_client::objects::graph::{Fill, Graph, Kernel, Marked, Work};
 use paragpu_client::objects::preference;
-use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
 use super::graph::{dependencies, find, find_node, handle, node_handle, work_of};
+use super::graph_copy::describe;
 use super::host_call::host_call;
 use super::module::callable;
 use super::{
-    Result, copy_rect, event, get, graph_memory, host, launch, put, stream, stream_memory,
-    unsupported_use,
+    Result, copy_rect, event, get, graph_child, graph_memory, host, launch, put, stream,
+    stream_memory, unsupported_use,
 };
 use crate::current;
-use crate::objects::{self, Object};
-
-/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE and _CLUSTER_DIMENSION.
-const COOPERATIVE: c_int = 2;
-const CLUSTER_DIMENSION: c_int = 4;
-/// CU_GRAPH_NODE_TYPE_MEM_ALLOC, _MEM_FREE and _BATCH_MEM_OP.
-const MEM_ALLOC: c_int = 10;
-const MEM_FREE: c_int = 11;
-const BATCH_MEM_OP: c_int = 12;
-/// CU_GRAPH_NODE_TYPE_CONDITIONAL.
-const CONDITIONAL: c_int = 13;
-/// CU_GRAPH_COND_ASSIGN_DEFAULT.
-const ASSIGN_DEFAULT: c_uint = 1;
 
 /// A kernel node's work.
 ///
@@ -152,6 +142,9 @@ unsafe fn host(given: *const cudaHostNodeParams) -> Result<Work> {
 pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> Result<Work> {
     // SAFETY: `given` is null or readable, as the caller promises.
     let given = unsafe { get(given) }?;
+    if given.reserved2 != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
     let inside = (&raw const given.reserved1).cast::<c_void>();
     match given.r#type {
         // SAFETY: the caller upholds the contract of `kernel`.
@@ -177,22 +170,30 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
             ))
         }
         paragpu_abi::cudaGraphNodeTypeEmpty => Ok(Work::Empty),
-        paragpu_abi::cudaGraphNodeTypeWaitEvent => Ok(Work::EventWait(event::marked(
+        paragpu_abi::cudaGraphNodeTypeWaitEvent | paragpu_abi::cudaGraphNodeTypeEventRecord => {
             // SAFETY: `inside` is readable here, as the caller promises.
-            unsafe { inside.cast::<CUevent>().read() },
-        )?)),
-        paragpu_abi::cudaGraphNodeTypeEventRecord => Ok(Work::EventRecord(event::marked(
-            // SAFETY: `inside` is readable here, as the caller promises.
-            unsafe { inside.cast::<CUevent>().read() },
-        )?)),
+            let event = unsafe { inside.cast::<CUevent>().read() };
+            if event.is_null() {
+                return Err(Status::INVALID_VALUE);
+            }
+            let marked = event::marked(event)?;
+            Ok(match given.r#type {
+                paragpu_abi::cudaGraphNodeTypeWaitEvent => Work::EventWait(marked),
+                _ => Work::EventRecord(marked),
+            })
+        }
         // SAFETY: the caller upholds the contract of `allocation`.
-        MEM_ALLOC => unsafe { graph_memory::allocation(inside.cast_mut().cast(), None) },
-        // SAFETY: `inside` is readable here, as the caller promises.
-        MEM_FREE => graph_memory::release(unsafe { inside.cast::<u64>().read() }),
+        CU_GRAPH_NODE_TYPE_MEM_ALLOC => unsafe {
+            graph_memory::allocation(inside.cast_mut().cast(), None)
+        },
+        CU_GRAPH_NODE_TYPE_MEM_FREE => {
+            // SAFETY: `inside` is readable here, as the caller promises.
+            graph_memory::release(unsafe { inside.cast::<u64>().read() })
+        }
         // SAFETY: the caller upholds the contract of `node`.
-        BATCH_MEM_OP => unsafe { stream_memory::node(inside.cast()) },
+        CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => unsafe { stream_memory::node(inside.cast()) },
         // The parameters of a conditional node cannot be changed.
-        CONDITIONAL => Err(Status::INVALID_VALUE),
+        CU_GRAPH_NODE_TYPE_CONDITIONAL => Err(Status::INVALID_VALUE),
         // External semaphores, signalled and waited for.
         8 | 9 => Err(unsupported_use!(
             "cuGraphAddNode of this type",
@@ -237,7 +238,7 @@ pub(super) unsafe fn add_general(
     let kind = unsafe { get(given.cast_const()) }?.r#type;
     // SAFETY: `given` is not null.
     let inside = unsafe { &raw mut (*given).reserved1 };
-    if kind == MEM_ALLOC {
+    if kind == CU_GRAPH_NODE_TYPE_MEM_ALLOC {
         // SAFETY: the caller upholds the contract of `allocation`.
         let make = |graph: &Graph, after: &[Dependency]| unsafe {
             graph_memory::allocation(inside.cast(), Some((graph, after)))
@@ -245,7 +246,13 @@ pub(super) unsafe fn add_general(
         // SAFETY: the caller upholds the contract of `add_after`.
         return unsafe { add_after(node, graph, lists, count, make) };
     }
-    if kind != CONDITIONAL {
+    if kind == paragpu_abi::cudaGraphNodeTypeGraph {
+        // SAFETY: the record's type selects this field, as the caller promises.
+        let record = unsafe { &*inside.cast::<CUDA_CHILD_GRAPH_NODE_PARAMS>() };
+        // SAFETY: the caller upholds the contract of `add`.
+        return unsafe { graph_child::add(node, graph, lists, count, record) };
+    }
+    if kind != CU_GRAPH_NODE_TYPE_CONDITIONAL {
         // SAFETY: the caller upholds the contract of `general`.
         let work = unsafe { general(given, None) }?;
         // SAFETY: the caller upholds the contract of `add_after`.
@@ -272,7 +279,7 @@ pub(crate) fn cuGraphConditionalHandleCreate(
     value: c_uint,
     flags: c_uint,
 ) -> Result {
-    if flags & !ASSIGN_DEFAULT != 0 {
+    if flags & !CU_GRAPH_COND_ASSIGN_DEFAULT != 0 {
         return Err(Status::INVALID_VALUE);
     }
     place.present()?;
@@ -311,80 +318,6 @@ pub fn set(node: CUgraphNode, make: impl FnOnce(&Work) -> Result<Work>) -> Resul
     let (graph, number) = find_node(node)?;
     let work = make(&graph.work(number)?)?;
     graph.set_work(number, work)
-}
-
-/// The program's handle of an array.
-fn array_handle(array: &ArrayLevel) -> CUarray {
-    let mut found = std::ptr::null_mut();
-    objects::for_each_handle(|handle, object| {
-        if let Object::Array(inner) = object
-            && Arc::ptr_eq(&inner.object.array, &array.array)
-            && inner.object.level == array.level
-        {
-            found = handle;
-        }
-    });
-    found
-}
-
-/// A copy as the program describes copies.
-pub(super) fn describe(copy: &CopyWork) -> CUDA_MEMCPY3D {
-    let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-    let [width, height, depth] = copy.extent.map(size);
-    // SAFETY: all zeros is a valid CUDA_MEMCPY3D (null pointers, zero sizes).
-    let mut out: CUDA_MEMCPY3D = unsafe { std::mem::zeroed() };
-    (out.WidthInBytes, out.Height, out.Depth) = (width, height, depth);
-    match &copy.source {
-        CopyNodeEnd::Device {
-            address,
-            pitch,
-            rows,
-        } => {
-            out.srcMemoryType = CU_MEMORYTYPE_DEVICE.cast_unsigned();
-            out.srcDevice = *address;
-            (out.srcPitch, out.srcHeight) = (size(*pitch), size(*rows));
-        }
-        CopyNodeEnd::Host {
-            address,
-            pitch,
-            rows,
-        } => {
-            out.srcMemoryType = CU_MEMORYTYPE_HOST.cast_unsigned();
-            out.srcHost = super::copy::pointer(*address);
-            (out.srcPitch, out.srcHeight) = (size(*pitch), size(*rows));
-        }
-        CopyNodeEnd::Array { array, origin } => {
-            out.srcMemoryType = CU_MEMORYTYPE_ARRAY.cast_unsigned();
-            out.srcArray = array_handle(array);
-            [out.srcXInBytes, out.srcY, out.srcZ] = origin.map(size);
-        }
-    }
-    match &copy.destination {
-        CopyNodeEnd::Device {
-            address,
-            pitch,
-            rows,
-        } => {
-            out.dstMemoryType = CU_MEMORYTYPE_DEVICE.cast_unsigned();
-            out.dstDevice = *address;
-            (out.dstPitch, out.dstHeight) = (size(*pitch), size(*rows));
-        }
-        CopyNodeEnd::Host {
-            address,
-            pitch,
-            rows,
-        } => {
-            out.dstMemoryType = CU_MEMORYTYPE_HOST.cast_unsigned();
-            out.dstHost = super::copy::pointer(*address);
-            (out.dstPitch, out.dstHeight) = (size(*pitch), size(*rows));
-        }
-        CopyNodeEnd::Array { array, origin } => {
-            out.dstMemoryType = CU_MEMORYTYPE_ARRAY.cast_unsigned();
-            out.dstArray = array_handle(array);
-            [out.dstXInBytes, out.dstY, out.dstZ] = origin.map(size);
-        }
-    }
-    out
 }
 
 fn kernel_of(node: CUgraphNode) -> Result<Arc<Kernel>> {
@@ -442,10 +375,8 @@ pub(crate) unsafe fn cuGraphAddKernelNode_v2(
     unsafe { add(node, graph, after, count, kernel(given, None)?) }
 }
 
-pub(crate) fn cuGraphKernelNodeGetParams_v2(
-    node: CUgraphNode,
-    place: Out<'_, CUDA_KERNEL_NODE_PARAMS_v2>,
-) -> Result {
+/// The parameters of a kernel node.
+fn kernel_parameters(node: CUgraphNode) -> Result<CUDA_KERNEL_NODE_PARAMS_v2> {
     let kernel = kernel_of(node)?;
     let [grid_x, grid_y, grid_z] = kernel.shape.grid;
     let [block_x, block_y, block_z] = kernel.shape.block;
@@ -453,7 +384,7 @@ pub(crate) fn cuGraphKernelNodeGetParams_v2(
         [] => std::ptr::null_mut(),
         pointers => pointers.as_ptr().cast_mut().cast::<*mut c_void>(),
     };
-    place.put(CUDA_KERNEL_NODE_PARAMS_v2 {
+    Ok(CUDA_KERNEL_NODE_PARAMS_v2 {
         func: std::ptr::without_provenance_mut(usize::try_from(kernel.handle).unwrap_or(0)),
         gridDimX: grid_x,
         gridDimY: grid_y,
@@ -467,6 +398,80 @@ pub(crate) fn cuGraphKernelNodeGetParams_v2(
         kern: std::ptr::null_mut(),
         ctx: std::ptr::null_mut(),
     })
+}
+
+/// Parameters of the first version in the form of the second.
+///
+/// # Safety
+/// `given` is null or readable.
+pub(super) unsafe fn second_version(
+    given: *const CUDA_KERNEL_NODE_PARAMS_v1,
+) -> Result<CUDA_KERNEL_NODE_PARAMS_v2> {
+    // SAFETY: `given` is null or readable, as the caller promises.
+    let given = unsafe { get(given) }?;
+    Ok(CUDA_KERNEL_NODE_PARAMS_v2 {
+        func: given.func,
+        gridDimX: given.gridDimX,
+        gridDimY: given.gridDimY,
+        gridDimZ: given.gridDimZ,
+        blockDimX: given.blockDimX,
+        blockDimY: given.blockDimY,
+        blockDimZ: given.blockDimZ,
+        sharedMemBytes: given.sharedMemBytes,
+        kernelParams: given.kernelParams,
+        extra: given.extra,
+        kern: std::ptr::null_mut(),
+        ctx: std::ptr::null_mut(),
+    })
+}
+
+/// # Safety
+/// As documented by CUDA 11 for `cuGraphAddKernelNode`.
+pub(crate) unsafe fn cuGraphAddKernelNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *const CUDA_KERNEL_NODE_PARAMS_v1,
+) -> Result {
+    // SAFETY: the caller upholds the contracts of both.
+    unsafe { cuGraphAddKernelNode_v2(node, graph, after, count, &second_version(given)?) }
+}
+
+pub(crate) fn cuGraphKernelNodeGetParams(
+    node: CUgraphNode,
+    place: Out<'_, CUDA_KERNEL_NODE_PARAMS_v1>,
+) -> Result {
+    let found = kernel_parameters(node)?;
+    place.put(CUDA_KERNEL_NODE_PARAMS_v1 {
+        func: found.func,
+        gridDimX: found.gridDimX,
+        gridDimY: found.gridDimY,
+        gridDimZ: found.gridDimZ,
+        blockDimX: found.blockDimX,
+        blockDimY: found.blockDimY,
+        blockDimZ: found.blockDimZ,
+        sharedMemBytes: found.sharedMemBytes,
+        kernelParams: found.kernelParams,
+        extra: found.extra,
+    })
+}
+
+/// # Safety
+/// As documented by CUDA 11 for `cuGraphKernelNodeSetParams`.
+pub(crate) unsafe fn cuGraphKernelNodeSetParams(
+    node: CUgraphNode,
+    given: *const CUDA_KERNEL_NODE_PARAMS_v1,
+) -> Result {
+    // SAFETY: the caller upholds the contracts of both.
+    unsafe { cuGraphKernelNodeSetParams_v2(node, &second_version(given)?) }
+}
+
+pub(crate) fn cuGraphKernelNodeGetParams_v2(
+    node: CUgraphNode,
+    place: Out<'_, CUDA_KERNEL_NODE_PARAMS_v2>,
+) -> Result {
+    place.put(kernel_parameters(node)?)
 }
 
 /// # Safety
@@ -487,14 +492,15 @@ pub(crate) fn cuGraphKernelNodeGetAttribute(
     let shape = &kernel_of(node)?.shape;
     let mut found = cudaLaunchAttributeValue { pad: [0; 8] };
     match attribute {
-        COOPERATIVE => found.cooperative = shape.cooperative.into(),
-        CLUSTER_DIMENSION => {
+        CU_LAUNCH_ATTRIBUTE_COOPERATIVE => found.cooperative = shape.cooperative.into(),
+        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
             let [x, y, z] = shape.cluster;
             found.clusterDim = dim3 { x, y, z };
         }
         _ if preference::is_of_launch(attribute) => {
             found.pad = shape.preferences.get(attribute)?;
         }
+        _ if !preference::is_defined(attribute) => return Err(Status::INVALID_VALUE),
         _ => {
             return Err(unsupported_use!(
                 "cuGraphKernelNodeGetAttribute of this attribute",
@@ -515,11 +521,11 @@ pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
     let value = value.get()?;
     match attribute {
         // SAFETY: every field of the union is numbers; `attribute` says which is set.
-        COOPERATIVE => reshape(node, |shape| {
+        CU_LAUNCH_ATTRIBUTE_COOPERATIVE => reshape(node, |shape| {
             // SAFETY: every field of the union is numbers.
             shape.cooperative = unsafe { value.cooperative } != 0
         }),
-        CLUSTER_DIMENSION => {
+        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
             // SAFETY: every field of the union is numbers; `attribute` says which is set.
             let dim3 { x, y, z } = unsafe { value.clusterDim };
             reshape(node, |shape| shape.cluster = [x, y, z])
@@ -531,6 +537,7 @@ pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
             preferences.set(attribute, unsafe { value.pad }, limits)?;
             reshape(node, |shape| shape.preferences = preferences)
         }
+        _ if !preference::is_defined(attribute) => Err(Status::INVALID_VALUE),
         _ => Err(unsupported_use!(
             "cuGraphKernelNodeSetAttribute of this attribute",
             "it is not passed on to the host"

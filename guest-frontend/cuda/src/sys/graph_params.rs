@@ -11,10 +11,10 @@ use paragpu_client::objects::graph::Work;
 use super::Result;
 use super::boundary::{Boundary, Out};
 use super::graph::{handle, work_of};
+use super::graph_copy::describe;
 use super::graph_memory::{cuGraphMemAllocNodeGetParams, cuGraphMemFreeNodeGetParams};
 use super::graph_node::{
-    cuGraphHostNodeGetParams, cuGraphKernelNodeGetParams_v2, cuGraphMemsetNodeGetParams, describe,
-    event_of,
+    cuGraphHostNodeGetParams, cuGraphKernelNodeGetParams_v2, cuGraphMemsetNodeGetParams, event_of,
 };
 use super::stream_memory::cuGraphBatchMemOpNodeGetParams;
 

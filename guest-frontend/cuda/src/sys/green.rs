@@ -4,7 +4,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use paragpu_abi::{
-    CUcontext, CUdevResource, CUdevResourceDesc, CUdevice, CUevent, CUgreenCtx, CUstream,
+    CU_DEV_RESOURCE_TYPE_INVALID, CU_DEV_RESOURCE_TYPE_SM, CU_GREEN_CTX_DEFAULT_STREAM,
+    CU_STREAM_NON_BLOCKING, CUcontext, CUdevResource, CUdevResourceDesc, CUdevice, CUevent,
+    CUgreenCtx, CUstream,
 };
 use paragpu_client::green::Green;
 use paragpu_client::session::Session;
@@ -15,24 +17,10 @@ use super::boundary::Out;
 use super::{Result, context, device, event, unsupported_use};
 use crate::current::{self, Current, with_stack};
 use crate::named_stream;
-use crate::objects::context::{CONTEXT_IS_DESTROYED, Context, GreenBinding};
-use crate::objects::green::{
-    Description, GreenContext, INVALID_RESOURCE_CONFIGURATION, Member, Part, REMAINING,
-    forget_parts,
-};
+use crate::objects::context::{Context, GreenBinding};
+use crate::objects::green::{Description, GreenContext, Member, Part, REMAINING, forget_parts};
 use crate::objects::{self, InContext, Object};
 
-/// CUDA_ERROR_INVALID_RESOURCE_TYPE.
-const INVALID_RESOURCE_TYPE: Status = Status(914);
-/// CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY.
-const UNSUPPORTED_EXEC_AFFINITY: Status = Status(224);
-/// CU_DEV_RESOURCE_TYPE_INVALID and _SM.
-const INVALID: c_int = 0;
-const MULTIPROCESSORS: c_int = 1;
-/// CU_GREEN_CTX_DEFAULT_STREAM, which CUDA requires.
-const DEFAULT_STREAM: c_uint = 1;
-/// CU_STREAM_NON_BLOCKING, which CUDA requires for streams of green contexts.
-const NON_BLOCKING: c_uint = 1;
 /// Maximum number of groups of a split: more than a GPU has multiprocessors.
 const MAX_GROUPS: u32 = 255;
 /// Size of an encoded split, and maximum number of splits
@@ -49,7 +37,7 @@ fn numbers(resource: SmResource) -> [u32; 3] {
 /// A part in the program's form.
 fn resource(part: Part) -> CUdevResource {
     let mut resource = CUdevResource {
-        r#type: MULTIPROCESSORS,
+        r#type: CU_DEV_RESOURCE_TYPE_SM,
         _internal_padding: [0; 92],
         _oversize: [0; 12],
     };
@@ -65,23 +53,23 @@ fn resource(part: Part) -> CUdevResource {
 
 /// An empty resource.
 const NONE: CUdevResource = CUdevResource {
-    r#type: INVALID,
+    r#type: CU_DEV_RESOURCE_TYPE_INVALID,
     _internal_padding: [0; 92],
     _oversize: [0; 12],
 };
 
 /// The part that a resource of the program refers to.
 fn part(resource: &CUdevResource) -> Result<Arc<Part>> {
-    if resource.r#type != MULTIPROCESSORS {
-        return Err(INVALID_RESOURCE_TYPE);
+    if resource.r#type != CU_DEV_RESOURCE_TYPE_SM {
+        return Err(Status::INVALID_RESOURCE_TYPE);
     }
     let name = resource._internal_padding.first_chunk::<8>();
     let name = u64::from_le_bytes(*name.ok_or(Status::UNKNOWN)?);
-    let name = usize::try_from(name).map_err(|_| INVALID_RESOURCE_CONFIGURATION)?;
+    let name = usize::try_from(name).map_err(|_| Status::INVALID_RESOURCE_CONFIGURATION)?;
     let found = objects::find(std::ptr::without_provenance_mut(name));
     match found.as_deref().map(|object| &**object) {
         Some(Object::Part(part)) => Ok(Arc::clone(part)),
-        _ => Err(INVALID_RESOURCE_CONFIGURATION),
+        _ => Err(Status::INVALID_RESOURCE_CONFIGURATION),
     }
 }
 
@@ -99,8 +87,8 @@ fn pointer(handle: u64) -> *mut c_void {
 
 fn check_kind(kind: c_int) -> Result {
     match kind {
-        MULTIPROCESSORS => Ok(()),
-        _ => Err(INVALID_RESOURCE_TYPE),
+        CU_DEV_RESOURCE_TYPE_SM => Ok(()),
+        _ => Err(Status::INVALID_RESOURCE_TYPE),
     }
 }
 
@@ -184,7 +172,7 @@ pub(crate) unsafe fn cuDevSmResourceSplitByCount(
     };
     let input = part(input)?;
     if input.member.is_some() {
-        return Err(INVALID_RESOURCE_CONFIGURATION);
+        return Err(Status::INVALID_RESOURCE_CONFIGURATION);
     }
     let wanted = match result.is_null() {
         true => 0,
@@ -250,7 +238,7 @@ pub(crate) unsafe fn cuDevResourceGenerateDesc(
         .map(|at| part(unsafe { &*resources.add(at) }))
         .collect::<Result<Vec<_>>>()?;
     if number > MAX_RESOURCES {
-        return Err(INVALID_RESOURCE_CONFIGURATION);
+        return Err(Status::INVALID_RESOURCE_CONFIGURATION);
     }
     let description = Description::of(&parts)?;
     if description.way.len() > MAX_STEPS * STEP {
@@ -270,7 +258,7 @@ pub(crate) fn cuGreenCtxCreate(
 ) -> Result {
     let out = out.present()?;
     let ordinal = device::ordinal(device)?;
-    if flags != DEFAULT_STREAM {
+    if flags != CU_GREEN_CTX_DEFAULT_STREAM {
         return Err(Status::INVALID_VALUE);
     }
     let description = match description.is_null() {
@@ -432,10 +420,14 @@ pub(crate) fn cuGreenCtxStreamCreate(
 ) -> Result {
     let stream = stream.present()?;
     let green = find(green)?;
-    if flags != NON_BLOCKING {
+    if flags != CU_STREAM_NON_BLOCKING {
         return Err(Status::INVALID_VALUE);
     }
-    let inside = green.context.green.as_ref().ok_or(CONTEXT_IS_DESTROYED)?;
+    let inside = green
+        .context
+        .green
+        .as_ref()
+        .ok_or(Status::CONTEXT_IS_DESTROYED)?;
     stream.put(create_stream(&green.context, inside, priority)?)
 }
 
@@ -489,7 +481,7 @@ pub(crate) unsafe fn cuCtxGetExecAffinity(out: *mut c_void, kind: c_int) -> Resu
         // NVIDIA's driver writes the type even if it returns an error.
         // SAFETY: it is not null, so it meets the manual's requirements.
         unsafe { (&raw mut (*out).kind).write(kind) };
-        return Err(UNSUPPORTED_EXEC_AFFINITY);
+        return Err(Status::UNSUPPORTED_EXEC_AFFINITY);
     }
     let [multiprocessors, ..] = of_context(&context)?.numbers;
     let affinity = ExecAffinity {

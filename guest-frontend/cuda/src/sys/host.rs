@@ -2,7 +2,10 @@
 
 use std::ffi::{c_uint, c_void};
 
-use paragpu_abi::CUdeviceptr;
+use paragpu_abi::{
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_IOMEMORY, CU_MEMHOSTREGISTER_READ_ONLY,
+    CUdeviceptr,
+};
 use paragpu_client::Session;
 use paragpu_client::host::Pinned;
 use paragpu_client::stream::Stream;
@@ -11,7 +14,7 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, device, memory, pointer, put};
+use super::{Result, capture, device, memory, pointer, put, unsupported_use};
 use crate::objects::{peers, pool};
 use crate::{address, current, managed};
 
@@ -152,22 +155,31 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
 ) -> Result {
     super::present(address)?;
     let session = current::current()?.session;
-    if pinned(address as u64).is_some() || managed::contains(address as u64) {
-        return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
+    match pinned(address as u64) {
+        Some((_, found)) if !found.registered => return Err(Status::INVALID_VALUE),
+        None if !managed::contains(address as u64) => {}
+        _ => return Err(Status::HOST_MEMORY_ALREADY_REGISTERED),
     }
     capture::permit_unsafe()?;
-    session
-        .host()
-        // SAFETY: the caller upholds the contract of `HostSlice::new`.
-        .register(unsafe { HostSlice::new(address, size) }, flags)
+    // SAFETY: the caller upholds the contract of `HostSlice::new`.
+    let memory = unsafe { HostSlice::new(address, size) };
+    match session.host().register(memory, flags) {
+        Err(Status::NOT_SUPPORTED) if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 => {
+            Err(unsupported_use!(
+                "cuMemHostRegister of I/O memory",
+                "the host's GPU cannot access devices of the guest"
+            ))
+        }
+        registered => registered,
+    }
 }
 
 pub(crate) fn cuMemHostUnregister(address: *mut c_void) -> Result {
     super::present(address)?;
     current::current()?;
     let (session, found) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
-    if found.address != address as u64 {
-        // Inside a registered range, but not at its beginning.
+    if found.address != address as u64 || !found.registered {
+        // Inside a registered range, but not at its beginning, or memory of cuMemHostAlloc.
         return Err(Status::INVALID_VALUE);
     }
     capture::permit_unsafe()?;
@@ -194,10 +206,8 @@ pub(crate) fn cuMemHostGetDevicePointer_v2(
 pub(crate) unsafe fn cuMemHostGetFlags(flags: *mut c_uint, address: *mut c_void) -> Result {
     current::current()?;
     let (_, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
-    if found.registered {
-        return Err(Status::INVALID_VALUE);
-    }
-    // Unified addressing maps all pinned memory.
+    // Unified addressing maps all pinned memory. That the device only reads it is not told.
+    let known = found.flags & !CU_MEMHOSTREGISTER_READ_ONLY | CU_MEMHOSTALLOC_DEVICEMAP;
     // SAFETY: `flags` is null or writable, as the caller promises.
-    unsafe { put(flags, found.flags | 2) }
+    unsafe { put(flags, known) }
 }

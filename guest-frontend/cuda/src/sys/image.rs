@@ -3,6 +3,10 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use paragpu_abi::{
+    CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_INFO_LOG_BUFFER,
+    CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_WALL_TIME,
+};
 use paragpu_protocol::jit;
 use paragpu_protocol::status::Status;
 
@@ -14,8 +18,6 @@ const ELF: u32 = 0x464c_457f;
 const CONTAINER: u32 = 0xba55_ed50;
 /// The first word of the wrapper that nvcc puts around a fat binary.
 const WRAPPER: u32 = 0x4662_43b1;
-/// CU_JIT_INPUT_FATBINARY.
-pub const FATBINARY: u32 = 2;
 /// Maximum number of bytes of an image (the limit of ImageQuery).
 pub const MAX_SIZE: usize = 1 << 30;
 /// Type of sections that take no space in the file.
@@ -281,12 +283,6 @@ impl Log {
     }
 }
 
-/// CU_JIT_WALL_TIME, written by the loader.
-const WALL_TIME: c_int = 2;
-const INFO_LOG_BUFFER: c_int = 3;
-const INFO_LOG_BUFFER_SIZE_BYTES: c_int = 4;
-const ERROR_LOG_BUFFER: c_int = 5;
-const ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
 /// Refused options: an internal one, then the names, addresses and count of symbols to
 /// bind, and the names and counts of kernels and variables to keep.
 const UNSERVED: [c_int; 8] = [15, 17, 18, 19, 25, 26, 27, 28];
@@ -322,14 +318,14 @@ impl Options {
             let number = value.addr();
             match option {
                 // SAFETY: `place` is writable here, as the caller promises.
-                WALL_TIME => unsafe { place.cast::<f32>().write(0.0) },
-                INFO_LOG_BUFFER => read.info.buffer = value,
-                INFO_LOG_BUFFER_SIZE_BYTES => {
+                CU_JIT_WALL_TIME => unsafe { place.cast::<f32>().write(0.0) },
+                CU_JIT_INFO_LOG_BUFFER => read.info.buffer = value,
+                CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES => {
                     read.info.size = number & 0xffff_ffff;
                     read.info.written = place;
                 }
-                ERROR_LOG_BUFFER => read.error.buffer = value,
-                ERROR_LOG_BUFFER_SIZE_BYTES => {
+                CU_JIT_ERROR_LOG_BUFFER => read.error.buffer = value,
+                CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES => {
                     read.error.size = number & 0xffff_ffff;
                     read.error.written = place;
                 }
@@ -377,7 +373,7 @@ mod tests {
             unsafe { Options::read(1, &raw const option, &raw mut value) }
         };
         assert_eq!(read(7, 3).unwrap().numbers, [(7, 3)]);
-        assert!(read(INFO_LOG_BUFFER, 8).unwrap().numbers.is_empty());
+        assert!(read(CU_JIT_INFO_LOG_BUFFER, 8).unwrap().numbers.is_empty());
         for (option, expected) in [
             (17, Status::NOT_SUPPORTED),
             (25, Status::NOT_SUPPORTED),

@@ -2,12 +2,16 @@
 //! `dlsym`. NVIDIA's driver lacks them.
 //!
 //! Without `paragpu_thread_context` `libcudart` calls cuCtxGetCurrent. With it, a call of
-//! the runtime reads the thread's context from memory, without a second guard. Without the
-//! others `libnvidia-ml` opens a connection of its own, for which the host starts a worker.
+//! the runtime reads the thread's context from memory, without a second guard. Without
+//! `paragpu_primary_ends` it does not notice that the program reset a device by the driver's
+//! interface. Without the others `libnvidia-ml` opens a connection of its own, for which the
+//! host starts a worker.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicU32;
 use std::{ptr, slice};
 
+use paragpu_abi::CUdevice;
 use paragpu_client::session::Session;
 use paragpu_client::sys::process;
 
@@ -58,6 +62,14 @@ pub unsafe extern "C" fn paragpu_session_call(
 #[unsafe(no_mangle)]
 pub extern "C" fn paragpu_thread_context() -> *const ThreadContext {
     current::shown()
+}
+
+/// How often the primary context of a device ended, by cuDevicePrimaryCtxReset or the last
+/// cuDevicePrimaryCtxRelease; null for an unknown device. The address stays the same, and
+/// readable.
+#[unsafe(no_mangle)]
+pub extern "C" fn paragpu_primary_ends(device: CUdevice) -> *const AtomicU32 {
+    super::context::primary_ends(device).map_or(ptr::null(), ptr::from_ref)
 }
 
 #[cfg(test)]

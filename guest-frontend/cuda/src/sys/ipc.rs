@@ -4,22 +4,24 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd as _};
 
-use paragpu_abi::{CUdeviceptr, CUevent, CUmemoryPool, cudaIpcEventHandle_t, cudaIpcMemHandle_t};
+use paragpu_abi::{
+    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+    CU_MEM_HANDLE_TYPE_WIN32, CU_MEM_HANDLE_TYPE_WIN32_KMT, CUdeviceptr, CUevent, CUmemoryPool,
+    cudaIpcEventHandle_t, cudaIpcMemHandle_t,
+};
 use paragpu_client::shared_memory::{HANDLE, Kind, SharedName};
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::pool::{DESCRIPTOR, with_pool};
+use super::pool::with_pool;
 use super::{Result, capture, device, event, get, memory, present, put};
 use crate::objects::pool::{self, Pool};
 use crate::objects::{self, InContext, Object};
 use crate::shared_handle;
 use crate::{current, managed};
 
-/// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.
-const LAZY_PEER_ACCESS: c_uint = 1;
-/// CU_MEM_HANDLE_TYPE_WIN32 and _WIN32_KMT.
-const OTHER_HANDLES: [c_int; 2] = [2, 4];
+/// Handles of another system.
+const OTHER_HANDLES: [c_int; 2] = [CU_MEM_HANDLE_TYPE_WIN32, CU_MEM_HANDLE_TYPE_WIN32_KMT];
 
 /// The descriptor that a program passes as a handle: its number, cast to a pointer.
 ///
@@ -29,7 +31,7 @@ pub(super) unsafe fn descriptor<'a>(given: *mut c_void, kind: c_int) -> Result<B
     if OTHER_HANDLES.contains(&kind) {
         return Err(Status::NOT_SUPPORTED);
     }
-    if kind != DESCRIPTOR {
+    if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
         return Err(Status::INVALID_VALUE);
     }
     let number = c_int::try_from(given.addr()).map_err(|_| Status::UNKNOWN)?;
@@ -75,7 +77,7 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
 ) -> Result {
     out.present()?;
     capture::permit_unsafe()?;
-    if flags & !LAZY_PEER_ACCESS != 0 {
+    if flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS {
         return Err(Status::INVALID_VALUE);
     }
     let current = current::current()?;
@@ -128,7 +130,7 @@ pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     flags: u64,
 ) -> Result {
     present(out)?;
-    if kind != DESCRIPTOR || flags != 0 {
+    if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
     let (shared, ordinal) = with_pool(pool, |pool| Ok((pool.shared(), pool.location().ordinal())))?;
@@ -149,7 +151,7 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
 ) -> Result {
     out.present()?;
     // A descriptor is cast to a pointer, so null is descriptor 0.
-    if flags != 0 || (given.is_null() && kind != DESCRIPTOR) {
+    if flags != 0 || (given.is_null() && kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         return Err(Status::INVALID_VALUE);
     }
     out.put(std::ptr::null_mut())?;

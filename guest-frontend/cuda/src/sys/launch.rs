@@ -1,13 +1,26 @@
 //! Launches (CUDA Driver API, Execution Control).
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
 use paragpu_abi::{
-    CUDA_LAUNCH_PARAMS, CUevent, CUfunction, CUlaunchConfig, CUstream, cudaLaunchAttribute,
+    CU_EVENT_DISABLE_TIMING as DISABLE_TIMING, CU_EVENT_INTERPROCESS as INTERPROCESS,
+    CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION as CLUSTER_DIMENSION,
+    CU_LAUNCH_ATTRIBUTE_COOPERATIVE as COOPERATIVE, CU_LAUNCH_ATTRIBUTE_IGNORE as IGNORE,
+    CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT as COMPLETION_EVENT,
+    CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING as NVLINK_SCHEDULING,
+    CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION as PREFERRED_CLUSTER,
+    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT as PROGRAMMATIC_EVENT,
+    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION as PROGRAMMATIC_SERIALIZATION,
+    CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY as SYNCHRONIZATION_POLICY,
+    CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT as PARAM_BUFFER_POINTER,
+    CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT as PARAM_BUFFER_SIZE,
+    CU_LAUNCH_PARAM_END_AS_INT as PARAM_END,
+    CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC,
+    CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC, CUDA_LAUNCH_PARAMS, CUevent,
+    CUfunction, CUlaunchConfig, CUstream, cudaLaunchAttribute,
 };
-use paragpu_client::event::{DISABLE_TIMING, INTERPROCESS};
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
 use paragpu_client::objects::edge::Edge;
@@ -21,28 +34,6 @@ use super::module::callable;
 use super::{Result, event, host, stream, unsupported_use};
 use crate::settings::settings;
 use crate::{current, named_stream};
-
-/// CU_LAUNCH_ATTRIBUTE_IGNORE.
-const IGNORE: c_int = 0;
-/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE.
-const COOPERATIVE: c_int = 2;
-/// CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY.
-const SYNCHRONIZATION_POLICY: c_int = 3;
-/// CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION.
-const CLUSTER_DIMENSION: c_int = 4;
-/// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
-const PROGRAMMATIC_SERIALIZATION: c_int = 6;
-/// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT.
-const PROGRAMMATIC_EVENT: c_int = 7;
-/// CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION.
-const PREFERRED_CLUSTER: c_int = 11;
-/// CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT.
-const COMPLETION_EVENT: c_int = 12;
-
-/// CU_LAUNCH_PARAM_END, _BUFFER_POINTER and _BUFFER_SIZE.
-const PARAM_END: usize = 0;
-const PARAM_BUFFER_POINTER: usize = 1;
-const PARAM_BUFFER_SIZE: usize = 2;
 
 thread_local! {
     static PARAMETERS: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
@@ -280,8 +271,15 @@ unsafe fn attributes(
         // SAFETY: `attributes` points to `count` elements, as the caller promises.
         let attribute = unsafe { &*attributes.add(index) };
         match attribute.id {
-            // They do not change results, and steer a thread or nothing.
-            IGNORE | SYNCHRONIZATION_POLICY | PREFERRED_CLUSTER => {}
+            // They do not change results.
+            IGNORE | NVLINK_SCHEDULING => {}
+            PREFERRED_CLUSTER => {
+                // SAFETY: every field of the union is numbers; `id` says which is set.
+                let cluster = unsafe { attribute.val.clusterDim };
+                shape.preferred_cluster = [cluster.x, cluster.y, cluster.z];
+            }
+            // An attribute of streams.
+            SYNCHRONIZATION_POLICY => return Err(Status::INVALID_VALUE),
             id if preference::is_of_launch(id) => {
                 let limits = stream::limits(current::current()?.session)?;
                 // SAFETY: every field of the union is numbers.
@@ -301,6 +299,7 @@ unsafe fn attributes(
                 // SAFETY: every field of the union is numbers; `id` says which is set.
                 shape.programmatic = unsafe { attribute.val.syncPolicy } != 0;
             }
+            id if !preference::is_defined(id) => return Err(Status::INVALID_VALUE),
             _ => {
                 return Err(unsupported_use!(
                     "cuLaunchKernelEx with this launch attribute",
@@ -334,8 +333,8 @@ pub(super) fn launch_packed(
     }
 }
 
-/// CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC and _NO_POST_LAUNCH_SYNC.
-const MULTI_DEVICE_FLAGS: c_uint = 3;
+const MULTI_DEVICE_FLAGS: c_uint = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC
+    | CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
 
 /// # Safety
 /// As documented by CUDA for `cuLaunchCooperativeKernelMultiDevice`.

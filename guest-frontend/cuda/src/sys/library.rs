@@ -4,7 +4,10 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use paragpu_abi::{CUdevice, CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule};
+use paragpu_abi::{
+    CU_LIBRARY_BINARY_IS_PRESERVED, CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE, CUdevice,
+    CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule,
+};
 use paragpu_client::Session;
 use paragpu_protocol::status::Status;
 
@@ -13,14 +16,17 @@ use super::graph::list;
 use super::image::{Image, Options};
 use super::module::{
     attribute, global, load_image, managed_variable, read_file, set_attribute, unload,
+    unload_keeping,
 };
 use super::{Result, device, present, put};
 use crate::objects::library::{Kernel, Library};
 use crate::objects::{self, Found, InContext, Object};
 use crate::{current, kernel};
 
-/// CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE and _BINARY_IS_PRESERVED.
-const LIBRARY_OPTIONS: [c_int; 2] = [0, 1];
+const LIBRARY_OPTIONS: [c_int; 2] = [
+    CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE,
+    CU_LIBRARY_BINARY_IS_PRESERVED,
+];
 
 fn handle(number: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
@@ -33,7 +39,8 @@ pub fn forget_session(session: &'static Session) {
         Object::Library(library) => {
             if let Some(module) = library.forget(session.ordinal()) {
                 // Errors do not matter: the context has ended.
-                let _ = unload(session, &module);
+                let (former, _) = unload_keeping(session, &module);
+                library.keep_managed(session.ordinal(), former);
             }
         }
         Object::Kernel(kernel) => kernel.set_function(session.ordinal(), 0),

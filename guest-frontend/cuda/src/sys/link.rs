@@ -6,29 +6,24 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use paragpu_abi::CUlinkState;
+use paragpu_abi::{CU_JIT_INPUT_FATBINARY, CU_JIT_INPUT_NVVM, CU_JIT_INPUT_PTX, CUlinkState};
 use paragpu_client::module::LinkPart;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::{Out, Text};
-use super::image::{FATBINARY, MAX_SIZE, Options, is_binary};
+use super::image::{MAX_SIZE, Options, is_binary};
 use super::linking::{Input, Linking};
 use super::module::read_file;
 use super::{Result, present, put, put_if};
 use crate::current;
 use crate::objects::{self, Found, InContext, Object};
 
-/// CU_JIT_INPUT_PTX; the text may end with a zero.
-const PTX: u32 = 1;
-/// CU_JIT_INPUT_NVVM, the last kind.
-const LAST: u32 = 5;
-
 /// Whether an image begins as its kind requires: machine code, PTX or a fat binary. PTX
 /// counts as machine code, because it is that of the software GPU.
 fn is_image(kind: u32, image: &[u8]) -> bool {
     let is_text = image.first().is_some_and(u8::is_ascii);
-    kind > FATBINARY || is_binary(image) || is_text
+    kind > CU_JIT_INPUT_FATBINARY || is_binary(image) || is_text
 }
 
 fn find(state: CUlinkState) -> Result<Found> {
@@ -53,10 +48,10 @@ unsafe fn add(
         return Err(Status::INVALID_HANDLE);
     };
     let kind = u32::try_from(kind).map_err(|_| Status::INVALID_VALUE)?;
-    if kind > LAST || image.is_empty() || image.len() > MAX_SIZE {
+    if kind > CU_JIT_INPUT_NVVM || image.is_empty() || image.len() > MAX_SIZE {
         return Err(Status::INVALID_VALUE);
     }
-    if kind == PTX {
+    if kind == CU_JIT_INPUT_PTX {
         let text = image.iter().position(|byte| *byte == 0);
         image.truncate(text.unwrap_or(image.len()));
     }

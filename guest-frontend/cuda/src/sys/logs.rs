@@ -4,15 +4,12 @@ use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::io::Write;
 use std::sync::Arc;
 
-use paragpu_abi::{CUlogIterator, CUlogsCallback, CUlogsCallbackHandle};
+use paragpu_abi::{CU_LOG_LEVEL_ERROR, CUlogIterator, CUlogsCallback, CUlogsCallbackHandle};
 use paragpu_protocol::status::Status;
 
 use super::Result;
 use super::boundary::{Out, Text};
 use crate::log;
-
-/// CU_LOG_LEVEL_ERROR.
-const ERROR: c_int = 0;
 
 /// A callback of the program.
 struct Callback {
@@ -33,7 +30,7 @@ impl Callback {
         // SAFETY: the program registered the function for such calls. The text ends with
         // a zero after `length` bytes, and is freed after the call.
         unsafe {
-            (self.function)(self.data, ERROR, text, message.len());
+            (self.function)(self.data, CU_LOG_LEVEL_ERROR, text, message.len());
             drop(CString::from_raw(text));
         }
     }

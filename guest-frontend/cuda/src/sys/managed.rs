@@ -2,7 +2,18 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use paragpu_abi::{CUdevice, CUdeviceptr, CUstream, cudaMemLocation};
+use paragpu_abi::{
+    CU_DEVICE_CPU as CPU, CU_MEM_ATTACH_GLOBAL as ATTACH_GLOBAL, CU_MEM_ATTACH_HOST as ATTACH_HOST,
+    CU_MEM_ATTACH_SINGLE as ATTACH_SINGLE, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY as ACCESSED_BY,
+    CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION as LAST_PREFETCH_LOCATION,
+    CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID as LAST_PREFETCH_LOCATION_ID,
+    CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE as LAST_PREFETCH_LOCATION_TYPE,
+    CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION as PREFERRED_LOCATION,
+    CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID as PREFERRED_LOCATION_ID,
+    CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE as PREFERRED_LOCATION_TYPE,
+    CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY as READ_MOSTLY, CU_MEMHOSTALLOC_DEVICEMAP,
+    CU_MEMHOSTALLOC_PORTABLE, CUdevice, CUdeviceptr, CUstream, cudaMemLocation,
+};
 use paragpu_client::Session;
 use paragpu_protocol::status::Status;
 
@@ -15,24 +26,7 @@ use crate::managed::{self, Advice, Location};
 use crate::named_stream::{self, Named};
 use crate::objects::peers;
 
-/// CU_MEM_ATTACH_GLOBAL, _HOST and _SINGLE.
-const ATTACH_GLOBAL: c_uint = 1;
-const ATTACH_HOST: c_uint = 2;
-const ATTACH_SINGLE: c_uint = 4;
-/// CU_MEMHOSTALLOC_PORTABLE and _DEVICEMAP.
-const REACHED_BY_ALL: u32 = 3;
-/// CU_DEVICE_CPU.
-const CPU: CUdevice = -1;
-
-/// CUmem_range_attribute.
-const READ_MOSTLY: c_int = 1;
-const PREFERRED_LOCATION: c_int = 2;
-const ACCESSED_BY: c_int = 3;
-const LAST_PREFETCH_LOCATION: c_int = 4;
-const PREFERRED_LOCATION_TYPE: c_int = 5;
-const PREFERRED_LOCATION_ID: c_int = 6;
-const LAST_PREFETCH_LOCATION_TYPE: c_int = 7;
-const LAST_PREFETCH_LOCATION_ID: c_int = 8;
+const REACHED_BY_ALL: u32 = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
 
 pub(crate) fn cuMemAllocManaged(
     address: Out<'_, CUdeviceptr>,

@@ -105,10 +105,10 @@ pub(crate) unsafe fn cuMemAllocPitch_v2(
 
 pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
     current::check_if_any()?;
+    capture::permit_unsafe()?;
     if address == 0 {
         return Ok(());
     }
-    capture::permit_unsafe()?;
     let session = holder(address).ok_or(Status::INVALID_VALUE)?;
     // Programs may rely on the wait, if they can look at what the work writes.
     if session.host().is_in_use() {

@@ -30,6 +30,8 @@ pub mod event;
 mod export_table;
 pub mod exported;
 pub mod graph;
+mod graph_child;
+mod graph_copy;
 pub mod graph_dot;
 pub mod graph_exec;
 pub mod graph_memory;

@@ -4,13 +4,16 @@ use std::borrow::Cow;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use paragpu_abi::{CUdeviceptr, CUfunction, CUmodule};
+use paragpu_abi::{
+    CU_FUNCTION_LOADING_STATE_LOADED, CU_JIT_INPUT_FATBINARY, CU_MODULE_EAGER_LOADING,
+    CU_MODULE_LAZY_LOADING, CUdeviceptr, CUfunction, CUmodule,
+};
 use paragpu_client::Session;
-use paragpu_client::module::{Function, LinkPart, Module};
+use paragpu_client::module::{FormerVariables, Function, LinkPart, Module};
 use paragpu_protocol::status::Status;
 
 use super::boundary::{Out, Text};
-use super::image::{FATBINARY, Image, Options};
+use super::image::{Image, Options};
 use super::{Result, library, present, put, put_if, text};
 use crate::current;
 use crate::managed;
@@ -37,7 +40,7 @@ fn load_or_link<'a>(
         .iter()
         .zip(&image.linked)
         .map(|(name, image)| LinkPart {
-            kind: FATBINARY,
+            kind: CU_JIT_INPUT_FATBINARY,
             name,
             options: &[],
             image,
@@ -109,10 +112,8 @@ fn no_options() -> Result<Options> {
 /// # Safety
 /// `name` is null or a C string.
 pub unsafe fn read_file(name: *const c_char) -> Result<Vec<u8>> {
-    /// CUDA_ERROR_FILE_NOT_FOUND.
-    const FILE_NOT_FOUND: Status = Status(301);
     // SAFETY: `name` is null or readable, as the caller promises.
-    let mut bytes = std::fs::read(unsafe { text(name) }?).map_err(|_| FILE_NOT_FOUND)?;
+    let mut bytes = std::fs::read(unsafe { text(name) }?).map_err(|_| Status::FILE_NOT_FOUND)?;
     // PTX text must end with a zero.
     bytes.push(0);
     Ok(bytes)
@@ -315,13 +316,10 @@ pub(crate) fn cuModuleUnload(module: CUmodule) -> Result {
 }
 
 pub(crate) fn cuModuleGetLoadingMode(mode: Out<'_, c_int>) -> Result {
-    /// CU_MODULE_EAGER_LOADING and CU_MODULE_LAZY_LOADING.
-    const EAGER: c_int = 1;
-    const LAZY: c_int = 2;
     mode.put(if settings().eager_loading {
-        EAGER
+        CU_MODULE_EAGER_LOADING
     } else {
-        LAZY
+        CU_MODULE_LAZY_LOADING
     })
 }
 
@@ -418,10 +416,15 @@ pub fn managed_variable(session: &Session, module: &Module, name: &str) -> Resul
 
 /// Unloads a module, and forgets its managed variables.
 pub fn unload(session: &Session, module: &Module) -> Result {
+    unload_keeping(session, module).1
+}
+
+/// As [`unload`]. The program keeps the memory of the managed variables.
+pub fn unload_keeping(session: &Session, module: &Module) -> (FormerVariables, Result) {
     for address in module.managed_addresses() {
         managed::remove_variable(address, session.ordinal());
     }
-    session.modules().unload(module)
+    session.modules().unload_keeping(module)
 }
 
 pub(crate) fn cuModuleGetGlobal_v2(
@@ -465,10 +468,8 @@ pub(crate) fn cuFuncGetModule(module: Out<'_, CUmodule>, function: CUfunction) -
 }
 
 pub(crate) fn cuFuncIsLoaded(state: Out<'_, c_int>, function: CUfunction) -> Result {
-    /// CU_FUNCTION_LOADING_STATE_LOADED.
-    const LOADED: c_int = 1;
     callable(function)?;
-    state.put(LOADED)
+    state.put(CU_FUNCTION_LOADING_STATE_LOADED)
 }
 
 pub(crate) fn cuFuncLoad(function: CUfunction) -> Result {

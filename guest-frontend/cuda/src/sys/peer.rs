@@ -3,20 +3,16 @@
 
 use std::ffi::{c_int, c_uint};
 
-use paragpu_abi::CUdevice;
+use paragpu_abi::{
+    CU_ATOMIC_OPERATION_MAX, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX as CURRENT_CONTEXT,
+    CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES as TO_ALL_DEVICES,
+    CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER as TO_OWNER, CUdevice,
+};
 use paragpu_protocol::status::Status;
 
 use super::graph::list;
 use super::{Result, device, present};
 use crate::current;
-
-/// Number of CUatomicOperations.
-const OPERATIONS: c_int = 13;
-/// CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX.
-const CURRENT_CONTEXT: c_int = 0;
-/// CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER and _TO_ALL_DEVICES.
-const TO_OWNER: c_int = 100;
-const TO_ALL_DEVICES: c_int = 200;
 
 /// Reports that the link supports none of the operations.
 ///
@@ -28,7 +24,7 @@ unsafe fn none(capabilities: *mut c_uint, operations: *const c_int, count: c_uin
     let count = usize::try_from(count).map_err(|_| Status::INVALID_VALUE)?;
     // SAFETY: `operations` points to `count` elements, as the caller promises.
     let operations = unsafe { list(operations, count) }?;
-    let known = |operation: &c_int| (0..OPERATIONS).contains(operation);
+    let known = |operation: &c_int| (0..CU_ATOMIC_OPERATION_MAX).contains(operation);
     if operations.is_empty() || !operations.iter().all(known) {
         return Err(Status::INVALID_VALUE);
     }

@@ -4,7 +4,28 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use paragpu_abi::{CUdeviceptr, CUstream};
+use paragpu_abi::{
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST,
+    CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE as READ_WRITE,
+    CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as ACCESS_FLAGS,
+    CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES as ALLOWED_HANDLE_TYPES,
+    CU_POINTER_ATTRIBUTE_BUFFER_ID as BUFFER_ID, CU_POINTER_ATTRIBUTE_CONTEXT as CONTEXT,
+    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as DEVICE_ORDINAL,
+    CU_POINTER_ATTRIBUTE_DEVICE_POINTER as DEVICE_POINTER,
+    CU_POINTER_ATTRIBUTE_HOST_POINTER as HOST_POINTER,
+    CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as IS_GPU_DIRECT_RDMA_CAPABLE,
+    CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE as IS_HW_DECOMPRESS_CAPABLE,
+    CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as IS_LEGACY_CUDA_IPC_CAPABLE,
+    CU_POINTER_ATTRIBUTE_IS_MANAGED as IS_MANAGED, CU_POINTER_ATTRIBUTE_MAPPED as MAPPED,
+    CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR as MAPPING_BASE_ADDR,
+    CU_POINTER_ATTRIBUTE_MAPPING_SIZE as MAPPING_SIZE,
+    CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID as MEMORY_BLOCK_ID,
+    CU_POINTER_ATTRIBUTE_MEMORY_TYPE as MEMORY_TYPE,
+    CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as MEMPOOL_HANDLE,
+    CU_POINTER_ATTRIBUTE_P2P_TOKENS as P2P_TOKENS, CU_POINTER_ATTRIBUTE_RANGE_SIZE as RANGE_SIZE,
+    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as RANGE_START_ADDR,
+    CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as SYNC_MEMOPS, CUdeviceptr, CUstream,
+};
 use paragpu_client::Session;
 use paragpu_client::objects::graph_memory::GraphMemory;
 use paragpu_protocol::status::Status;
@@ -15,35 +36,9 @@ use crate::objects::context::of_memory;
 use crate::objects::pool;
 use crate::{current, managed, named_stream};
 
-const CONTEXT: c_int = 1;
-const MEMORY_TYPE: c_int = 2;
-const DEVICE_POINTER: c_int = 3;
-const HOST_POINTER: c_int = 4;
-const P2P_TOKENS: c_int = 5;
-const SYNC_MEMOPS: c_int = 6;
-const BUFFER_ID: c_int = 7;
-const IS_MANAGED: c_int = 8;
-const DEVICE_ORDINAL: c_int = 9;
-const IS_LEGACY_CUDA_IPC_CAPABLE: c_int = 10;
-const RANGE_START_ADDR: c_int = 11;
-const RANGE_SIZE: c_int = 12;
-const MAPPED: c_int = 13;
-const ALLOWED_HANDLE_TYPES: c_int = 14;
-const IS_GPU_DIRECT_RDMA_CAPABLE: c_int = 15;
-const ACCESS_FLAGS: c_int = 16;
-const MEMPOOL_HANDLE: c_int = 17;
-const MAPPING_SIZE: c_int = 18;
-const MAPPING_BASE_ADDR: c_int = 19;
-const MEMORY_BLOCK_ID: c_int = 20;
-const IS_HW_DECOMPRESS_CAPABLE: c_int = 21;
-
-/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
-const DESCRIPTOR: u64 = 1;
-/// CU_MEMORYTYPE_HOST and CU_MEMORYTYPE_DEVICE.
-const HOST: c_uint = 1;
-const DEVICE: c_uint = 2;
-/// CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE.
-const READ_WRITE: c_uint = 3;
+const DESCRIPTOR: u64 = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as u64;
+const HOST: c_uint = CU_MEMORYTYPE_HOST.cast_unsigned();
+const DEVICE: c_uint = CU_MEMORYTYPE_DEVICE.cast_unsigned();
 
 /// Allocations with SYNC_MEMOPS: their BUFFER_ID, by first address. A later device
 /// allocation at the same address has another BUFFER_ID, so its entry does not match.

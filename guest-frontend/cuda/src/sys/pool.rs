@@ -15,8 +15,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use paragpu_abi::{
-    CUdevice, CUdeviceptr, CUmemoryPool, CUstream, cudaMemAccessDesc, cudaMemLocation,
-    cudaMemPoolProps,
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+    CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH,
+    CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+    CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+    CU_MEMPOOL_ATTR_USED_MEM_HIGH, CUdevice, CUdeviceptr, CUmemoryPool, CUstream,
+    cudaMemAccessDesc, cudaMemLocation, cudaMemPoolProps,
 };
 use paragpu_client::Session;
 use paragpu_client::objects::graph::Work;
@@ -30,7 +36,7 @@ use super::boundary::{In, Out};
 use super::managed::allocate_for_devices;
 use super::{Result, device, get, graph_memory, host, memory, present, put, unsupported_use};
 use crate::address::is_in_arena;
-use crate::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, device_of};
+use crate::location::device_of;
 use crate::location::{location_of_pool, resolve};
 use crate::named_stream::{self, Named};
 use crate::objects::context::forget_memory;
@@ -39,21 +45,8 @@ use crate::objects::{self, Object, peers, pool};
 use crate::{current, managed};
 
 /// Attributes whose value is an `int`: reuse policies.
-const REUSE: std::ops::RangeInclusive<c_int> = 1..=3;
-/// CU_MEMPOOL_ATTR_RELEASE_THRESHOLD.
-const RELEASE_THRESHOLD: c_int = 4;
-/// CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT.
-const RESERVED: c_int = 5;
-/// CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH.
-const RESERVED_HIGH: c_int = 6;
-/// CU_MEMPOOL_ATTR_USED_MEM_CURRENT.
-const USED: c_int = 7;
-/// CU_MEMPOOL_ATTR_USED_MEM_HIGH.
-const USED_HIGH: c_int = 8;
-/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
-pub(super) const DESCRIPTOR: c_int = 1;
-/// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
-const READ_WRITE: c_int = 3;
+const REUSE: std::ops::RangeInclusive<c_int> = CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
+    ..=CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
 
 /// The pools of a location; handles as numbers. Read without a lock: each
 /// cuMemAllocAsync asks for the current one.
@@ -361,18 +354,25 @@ pub(crate) fn cuMemPoolCreate(
     properties: In<'_, cudaMemPoolProps>,
 ) -> Result {
     let properties = properties.get()?;
-    let location = location_of_pool(properties)?;
+    let location = location_of_pool(properties).map_err(|status| match status {
+        Status::INVALID_DEVICE => Status::INVALID_VALUE,
+        other => other,
+    })?;
     let most = properties.maxSize as u64;
     let made = match (location, properties.handleTypes) {
         (_, 0) => Pool::new(location, most),
-        (PoolLocation::Device(ordinal), DESCRIPTOR) => Pool::for_others(ordinal, most),
+        (PoolLocation::Device(ordinal), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) => {
+            Pool::for_others(ordinal, most)
+        }
         (PoolLocation::Device(_), _) => {
             return Err(unsupported_use!(
                 "cuMemPoolCreate for handles of this type",
                 "the guest passes memory between processes by file descriptors only"
             ));
         }
-        (PoolLocation::Host(location), DESCRIPTOR) if location.kind == HOST_NUMA => {
+        (PoolLocation::Host(location), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+            if location.kind == CU_MEM_LOCATION_TYPE_HOST_NUMA =>
+        {
             return Err(unsupported_use!(
                 "cuMemPoolCreate of memory in the host for other processes",
                 "the guest passes memory of devices between processes only"
@@ -438,11 +438,11 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
         }
         let account = pool.account();
         let number = match attribute {
-            RELEASE_THRESHOLD => account.threshold(),
-            RESERVED => account.reserved().now,
-            RESERVED_HIGH => account.reserved().most,
-            USED => account.used().now,
-            USED_HIGH => account.used().most,
+            CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => account.threshold(),
+            CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT => account.reserved().now,
+            CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => account.reserved().most,
+            CU_MEMPOOL_ATTR_USED_MEM_CURRENT => account.used().now,
+            CU_MEMPOOL_ATTR_USED_MEM_HIGH => account.used().most,
             _ => return Err(Status::INVALID_VALUE),
         };
         // SAFETY: `value` is writable here, as the caller promises.
@@ -470,15 +470,21 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
             }
             return Ok(());
         }
-        if ![RELEASE_THRESHOLD, RESERVED_HIGH, USED_HIGH].contains(&attribute) {
+        if ![
+            CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+            CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH,
+            CU_MEMPOOL_ATTR_USED_MEM_HIGH,
+        ]
+        .contains(&attribute)
+        {
             return Err(Status::INVALID_VALUE);
         }
         // SAFETY: `value` is readable here, as the caller promises.
         let wanted = unsafe { value.cast::<u64>().read() };
         match (attribute, wanted) {
-            (RELEASE_THRESHOLD, bytes) => pool.account().set_threshold(bytes),
-            (RESERVED_HIGH, 0) => pool.account().reset_reserved(),
-            (USED_HIGH, 0) => pool.account().reset_used(),
+            (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes) => pool.account().set_threshold(bytes),
+            (CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0) => pool.account().reset_reserved(),
+            (CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0) => pool.account().reset_used(),
             _ => return Err(Status::INVALID_VALUE),
         }
         Ok(())
@@ -487,18 +493,28 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
 
 /// The access that a location has to a pool's memory.
 fn access_of(pool: &Pool, location: &cudaMemLocation) -> Result<c_int> {
-    let has = |has: bool| Ok(if has { READ_WRITE } else { 0 });
+    let has = |has: bool| {
+        Ok(if has {
+            CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        } else {
+            0
+        })
+    };
     match (pool.location(), location.r#type) {
-        (PoolLocation::Managed(_), DEVICE) => device::ordinal(location.id).and_then(|_| has(true)),
-        (PoolLocation::Host(_), DEVICE) => {
+        (PoolLocation::Managed(_), CU_MEM_LOCATION_TYPE_DEVICE) => {
+            device::ordinal(location.id).and_then(|_| has(true))
+        }
+        (PoolLocation::Host(_), CU_MEM_LOCATION_TYPE_DEVICE) => {
             let ordinal = device::ordinal(location.id)?;
             has(pool.state().accessed_by.contains(&ordinal))
         }
         (
             PoolLocation::Host(_) | PoolLocation::Managed(_),
-            HOST | HOST_NUMA | HOST_NUMA_CURRENT,
+            CU_MEM_LOCATION_TYPE_HOST
+            | CU_MEM_LOCATION_TYPE_HOST_NUMA
+            | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT,
         ) => has(true),
-        (PoolLocation::Device(own), DEVICE) => {
+        (PoolLocation::Device(own), CU_MEM_LOCATION_TYPE_DEVICE) => {
             let ordinal = device::ordinal(location.id)?;
             has(ordinal == own || pool.state().accessed_by.contains(&ordinal))
         }
@@ -510,7 +526,7 @@ fn access_of(pool: &Pool, location: &cudaMemLocation) -> Result<c_int> {
 fn set_access(pool: &Pool, location: &cudaMemLocation, flags: c_int) -> Result {
     let ordinal = match (pool.location(), location.r#type) {
         (PoolLocation::Device(_), _) => Some(device::ordinal(device_of(location)?)?),
-        (PoolLocation::Host(_), DEVICE) => Some(device::ordinal(location.id)?),
+        (PoolLocation::Host(_), CU_MEM_LOCATION_TYPE_DEVICE) => Some(device::ordinal(location.id)?),
         _ => access_of(pool, location).map(|_| None)?,
     };
     // The host and the device that has the memory always have access.
@@ -519,13 +535,14 @@ fn set_access(pool: &Pool, location: &cudaMemLocation, flags: c_int) -> Result {
         (Some(ordinal), 0) => {
             pool.state().accessed_by.remove(&ordinal);
         }
-        (Some(ordinal), READ_WRITE) => {
+        (Some(ordinal), CU_MEM_ACCESS_FLAGS_PROT_READWRITE) => {
             if let PoolLocation::Device(own) = pool.location() {
                 peers::enable_pools(ordinal, own)?;
             }
             pool.state().accessed_by.insert(ordinal);
         }
-        (None, READ_WRITE) => {}
+        (None, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) => {}
+        (None, 0) if pool.location().ordinal().is_some() => return Err(Status::INVALID_DEVICE),
         _ => return Err(Status::INVALID_VALUE),
     }
     Ok(())

@@ -3,12 +3,15 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use paragpu_abi::{
-    CUcontext, CUdevice, CUevent, CUhostFn, CUstream, CUstreamCallback, cudaLaunchAttributeValue,
+    CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE, CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT,
+    CU_EVENT_WAIT_EXTERNAL,
+    CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING as NVLINK_SCHEDULING,
+    CU_LAUNCH_ATTRIBUTE_PRIORITY, CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUevent, CUhostFn,
+    CUstream, CUstreamCallback, cudaLaunchAttributeValue,
 };
 use paragpu_client::Session;
-use paragpu_client::objects::preference::{Limits, PRIORITY};
+use paragpu_client::objects::preference::Limits;
 use paragpu_client::objects::stream_attributes;
-use paragpu_client::stream::NON_BLOCKING;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
@@ -17,12 +20,9 @@ use crate::current;
 use crate::named_stream;
 use crate::objects::{self, InContext, Object, pool};
 
-/// CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE and _MEM_SYNC_DOMAIN_COUNT.
-const MAX_ACCESS_POLICY_WINDOW_SIZE: u32 = 109;
-const MEM_SYNC_DOMAIN_COUNT: u32 = 126;
-
-/// CU_EVENT_WAIT_EXTERNAL.
-const EXTERNAL: c_uint = 1;
+const MAX_ACCESS_POLICY_WINDOW_SIZE: u32 =
+    CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE.cast_unsigned();
+const MEM_SYNC_DOMAIN_COUNT: u32 = CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT.cast_unsigned();
 
 fn create(stream: *mut CUstream, flags: c_uint, priority: c_int) -> Result<CUstream> {
     if stream.is_null() {
@@ -30,7 +30,7 @@ fn create(stream: *mut CUstream, flags: c_uint, priority: c_int) -> Result<CUstr
     }
     let current = current::current()?;
     if let Some(inside) = &current.green {
-        if flags & !NON_BLOCKING != 0 {
+        if flags & !CU_STREAM_NON_BLOCKING != 0 {
             return Err(Status::INVALID_VALUE);
         }
         if flags == 0 {
@@ -103,7 +103,7 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
     let (session, stream) = named.both()?;
     let found = event::find(waited)?;
     let inner = event::inner(&found)?;
-    if flags & EXTERNAL != 0 {
+    if flags & CU_EVENT_WAIT_EXTERNAL != 0 {
         if !stream.is_capturing() {
             return Err(Status::ILLEGAL_STATE);
         }
@@ -171,15 +171,18 @@ pub(crate) fn cuStreamGetAttribute(
     let named = named_stream::named(stream)?;
     let stream = named.stream()?;
     let mut found = cudaLaunchAttributeValue { pad: [0; 8] };
-    if attribute == PRIORITY {
+    if attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY {
         found.priority = stream.priority();
     } else if stream_attributes::is_kept(attribute) {
         found.pad = stream.attributes().get(attribute)?;
-    } else {
+    } else if attribute == NVLINK_SCHEDULING {
         return Err(unsupported_use!(
             "cuStreamGetAttribute of this attribute",
             "it is not passed on to the host"
         ));
+    } else {
+        // Those of launches, too, are invalid for streams.
+        return Err(Status::INVALID_VALUE);
     }
     value.put(found)
 }
@@ -195,14 +198,17 @@ pub(crate) unsafe fn cuStreamSetAttribute(
     let (session, stream) = named.both()?;
     let value = value.get()?;
     // SAFETY: every field of the union is numbers.
-    if attribute == PRIORITY && unsafe { value.priority } == stream.priority() {
+    if attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY && unsafe { value.priority } == stream.priority() {
         return Ok(());
     }
-    if !stream_attributes::is_kept(attribute) {
+    if matches!(attribute, CU_LAUNCH_ATTRIBUTE_PRIORITY | NVLINK_SCHEDULING) {
         return Err(unsupported_use!(
             "cuStreamSetAttribute of this attribute",
             "it is not passed on to the host"
         ));
+    }
+    if !stream_attributes::is_kept(attribute) {
+        return Err(Status::INVALID_VALUE);
     }
     let limits = limits(session)?;
     // SAFETY: every field of the union is numbers.
@@ -285,7 +291,7 @@ pub(crate) fn cuStreamAddCallback(
     let (argument, handle) = (Carried(argument), Carried(stream));
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
-    session.host_functions().launch(
+    session.host_functions().launch_callback(
         stream,
         Box::new(move || {
             let (argument, handle) = (argument, handle);

@@ -5,8 +5,12 @@ use std::ffi::c_uint;
 use std::sync::Arc;
 
 use paragpu_abi::{
-    CUDA_BATCH_MEM_OP_NODE_PARAMS, CUcontext, CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode,
-    CUstream, CUstreamBatchMemOpParams,
+    CU_STREAM_MEM_OP_BARRIER as BARRIER,
+    CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES as FLUSH_REMOTE_WRITES,
+    CU_STREAM_MEM_OP_WAIT_VALUE_32 as WAIT_32, CU_STREAM_MEM_OP_WAIT_VALUE_64 as WAIT_64,
+    CU_STREAM_MEM_OP_WRITE_VALUE_32 as WRITE_32, CU_STREAM_MEM_OP_WRITE_VALUE_64 as WRITE_64,
+    CU_STREAM_WAIT_VALUE_FLUSH as FLUSH, CUDA_BATCH_MEM_OP_NODE_PARAMS, CUcontext, CUdeviceptr,
+    CUgraph, CUgraphExec, CUgraphNode, CUstream, CUstreamBatchMemOpParams,
 };
 use paragpu_client::objects::graph::{MemoryWork, Work};
 use paragpu_protocol::status::Status;
@@ -18,15 +22,6 @@ use super::graph_node::{add, session_of, set};
 use super::{Result, graph_exec};
 use crate::named_stream;
 
-/// CUstreamBatchMemOpType.
-const WAIT_32: u32 = 1;
-const WRITE_32: u32 = 2;
-const FLUSH_REMOTE_WRITES: u32 = 3;
-const WAIT_64: u32 = 4;
-const WRITE_64: u32 = 5;
-const BARRIER: u32 = 6;
-/// CU_STREAM_WAIT_VALUE_FLUSH. Refused, because CAN_FLUSH_REMOTE_WRITES is 0.
-const FLUSH: u32 = 1 << 30;
 /// Maximum number of operations in one call.
 const MAX_OPERATIONS: usize = 256;
 
@@ -48,6 +43,7 @@ fn operation(given: &[u64; 6]) -> Result<MemoryOperation> {
         FLUSH_REMOTE_WRITES => return Err(Status::NOT_SUPPORTED),
         _ => return Err(Status::INVALID_VALUE),
     };
+    // CAN_FLUSH_REMOTE_WRITES is 0.
     if matches!(kind, WAIT_32 | WAIT_64) && flags & FLUSH != 0 {
         return Err(Status::NOT_SUPPORTED);
     }

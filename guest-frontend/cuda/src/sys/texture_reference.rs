@@ -3,7 +3,10 @@
 
 use std::ffi::{c_int, c_uint};
 
-use paragpu_abi::{CUDA_ARRAY_DESCRIPTOR, CUarray, CUdeviceptr, CUmipmappedArray, CUtexref};
+use paragpu_abi::{
+    CU_TRSA_OVERRIDE_FORMAT, CUDA_ARRAY_DESCRIPTOR, CUarray, CUdeviceptr, CUmipmappedArray,
+    CUtexref,
+};
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
@@ -12,9 +15,6 @@ use super::{Result, get, memory, put_if};
 use crate::current;
 use crate::objects::texture_reference::{Bound, TextureReference};
 use crate::objects::{self, Object};
-
-/// CU_TRSA_OVERRIDE_FORMAT, which binding an array requires.
-const OVERRIDE_FORMAT: c_uint = 1;
 
 /// Calls `then` with a reference.
 fn with<R>(handle: CUtexref, then: impl FnOnce(&mut TextureReference) -> Result<R>) -> Result<R> {
@@ -62,7 +62,7 @@ pub(crate) fn cuTexRefSetMipmappedArray(
 
 fn bind(handle: CUtexref, bound: Bound, flags: c_uint) -> Result {
     with(handle, |reference| {
-        if flags != OVERRIDE_FORMAT {
+        if flags != CU_TRSA_OVERRIDE_FORMAT {
             return Err(Status::INVALID_VALUE);
         }
         reference.bound = bound;

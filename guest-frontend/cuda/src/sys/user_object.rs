@@ -3,18 +3,15 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
-use paragpu_abi::{CUgraph, CUhostFn, CUuserObject};
+use paragpu_abi::{
+    CU_GRAPH_USER_OBJECT_MOVE, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, CUgraph, CUhostFn, CUuserObject,
+};
 use paragpu_client::objects::user_object::UserObject;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::{Result, graph, host_call};
 use crate::objects::{self, Object};
-
-/// CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, which CUDA requires.
-const NO_DESTRUCTOR_SYNC: c_uint = 1;
-/// CU_GRAPH_USER_OBJECT_MOVE.
-const MOVE: c_uint = 1;
 
 fn find(object: CUuserObject) -> Result<Arc<UserObject>> {
     let found = objects::find(object).ok_or(Status::INVALID_VALUE)?;
@@ -42,7 +39,7 @@ pub(crate) unsafe fn cuUserObjectCreate(
     flags: c_uint,
 ) -> Result {
     let out = out.present()?;
-    if flags != NO_DESTRUCTOR_SYNC {
+    if flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC {
         return Err(Status::INVALID_VALUE);
     }
     let references = some(references)?;
@@ -72,11 +69,15 @@ pub(crate) fn cuGraphRetainUserObject(
     count: c_uint,
     flags: c_uint,
 ) -> Result {
-    if flags & !MOVE != 0 {
+    if flags & !CU_GRAPH_USER_OBJECT_MOVE != 0 {
         return Err(Status::INVALID_VALUE);
     }
     let graph = graph::find(graph)?;
-    graph.retain(&find(object)?, some(count)?, flags == MOVE)
+    graph.retain(
+        &find(object)?,
+        some(count)?,
+        flags == CU_GRAPH_USER_OBJECT_MOVE,
+    )
 }
 
 pub(crate) fn cuGraphReleaseUserObject(

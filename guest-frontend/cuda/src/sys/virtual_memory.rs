@@ -7,7 +7,14 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd as _};
 
-use paragpu_abi::{CUdeviceptr, CUmemAllocationProp, cudaMemAccessDesc, cudaMemLocation};
+use paragpu_abi::{
+    CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
+    CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_FABRIC,
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE,
+    CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, CUdeviceptr, CUmemAllocationProp, cudaMemAccessDesc,
+    cudaMemLocation,
+};
 use paragpu_client::Session;
 use paragpu_client::shared_memory::{Kind, SharedName};
 use paragpu_client::virtual_memory::{GRANULARITY, MemoryLocation, Properties, Side};
@@ -16,15 +23,14 @@ use paragpu_protocol::status::Status;
 use super::boundary::{In, Out};
 use super::graph::list;
 use super::ipc;
-use super::pool::DESCRIPTOR;
 use super::{Result, device, get, present, put, unsupported_use};
 use crate::address::ordinal_of;
 use crate::current;
-use crate::location::{DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, PINNED, is_node};
+use crate::location::is_node;
 use crate::shared_handle::{self, SharedHandles};
 
-/// CUmemAllocationGranularity_flags: minimum and recommended.
-const GRANULARITIES: std::ops::RangeInclusive<c_int> = 0..=1;
+const GRANULARITIES: std::ops::RangeInclusive<c_int> =
+    CU_MEM_ALLOC_GRANULARITY_MINIMUM..=CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
 /// From this bit on, a handle contains the device's ordinal plus one.
 const ORDINAL: u32 = 48;
 
@@ -61,14 +67,14 @@ fn any_session() -> Result<&'static Session> {
 
 /// The location that an allocation requests, and its device, if any.
 fn location_of(properties: &CUmemAllocationProp) -> Result<(MemoryLocation, Option<u32>)> {
-    if properties.r#type != PINNED {
+    if properties.r#type != CU_MEM_ALLOCATION_TYPE_PINNED {
         return Err(Status::INVALID_VALUE);
     }
     let cudaMemLocation { r#type: kind, id } = properties.location;
     match kind {
-        DEVICE => Ok((MemoryLocation::Device, Some(device::ordinal(id)?))),
-        HOST => Ok((MemoryLocation::Host, None)),
-        HOST_NUMA if is_node(id) => Ok((MemoryLocation::HostNode(id), None)),
+        CU_MEM_LOCATION_TYPE_DEVICE => Ok((MemoryLocation::Device, Some(device::ordinal(id)?))),
+        CU_MEM_LOCATION_TYPE_HOST => Ok((MemoryLocation::Host, None)),
+        CU_MEM_LOCATION_TYPE_HOST_NUMA if is_node(id) => Ok((MemoryLocation::HostNode(id), None)),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -134,7 +140,11 @@ pub(crate) unsafe fn cuMemCreate(
             "the guest passes memory of devices between processes only"
         ));
     }
-    if requested.requestedHandleTypes & !DESCRIPTOR != 0 {
+    if requested.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC != 0 {
+        // As a GPU without a fabric. PyTorch tries these first.
+        return Err(Status::NOT_SUPPORTED);
+    }
+    if requested.requestedHandleTypes & !CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 {
         return Err(unsupported_use!(
             "cuMemCreate for handles of this type",
             "the guest passes memory between processes by file descriptors only"
@@ -195,7 +205,9 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     }
     let (session, number) = allocation(handle)?;
     let space = session.virtual_memory();
-    if kind != DESCRIPTOR || space.properties(number)?.handle_types & DESCRIPTOR == 0 {
+    if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        || space.properties(number)?.handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR == 0
+    {
         return Err(Status::INVALID_VALUE);
     }
     release_closed();
@@ -238,7 +250,7 @@ fn import(out: Out<'_, u64>, descriptor: BorrowedFd<'_>) -> Result {
     let session = any_session()?;
     let kept = Properties {
         location: MemoryLocation::Device,
-        handle_types: DESCRIPTOR,
+        handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
         usage: 0,
     };
     let number = session.virtual_memory().import(&name, kept)?;
@@ -265,13 +277,16 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
     let usage = properties.usage.to_ne_bytes();
     let at = |kind, id| cudaMemLocation { r#type: kind, id };
     out.put(CUmemAllocationProp {
-        r#type: PINNED,
+        r#type: CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: properties.handle_types,
         location: match properties.location {
-            MemoryLocation::Device => at(DEVICE, device::number(session.ordinal())),
+            MemoryLocation::Device => at(
+                CU_MEM_LOCATION_TYPE_DEVICE,
+                device::number(session.ordinal()),
+            ),
             // As with NVIDIA's driver, memory of the host reports a node.
-            MemoryLocation::Host => at(HOST_NUMA, 0),
-            MemoryLocation::HostNode(node) => at(HOST_NUMA, node),
+            MemoryLocation::Host => at(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0),
+            MemoryLocation::HostNode(node) => at(CU_MEM_LOCATION_TYPE_HOST_NUMA, node),
         },
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: [0, 0, usage[0], usage[1], 0, 0, 0, 0],
@@ -285,12 +300,18 @@ pub(crate) fn cuMemMap(
     handle: u64,
     flags: u64,
 ) -> Result {
-    // CUDA supports neither offsets nor flags.
-    if offset != 0 || flags != 0 {
+    // CUDA supports neither flags nor offsets.
+    if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
     let (session, number) = allocation(handle)?;
     let mapping = owner(address)?;
+    if offset != 0 {
+        // NVIDIA's driver looks at the other arguments first.
+        let space = session.virtual_memory();
+        space.check_map(address, size as u64, number)?;
+        return Err(Status::NOT_SUPPORTED);
+    }
     if !std::ptr::eq(session, mapping) {
         return map_of_peer(mapping, address, size as u64, session, number);
     }
@@ -335,11 +356,13 @@ pub(crate) fn cuMemUnmap(address: CUdeviceptr, size: usize) -> Result {
 /// The side of a session that a location denotes; `None` for another device.
 fn side_of(session: &Session, location: &cudaMemLocation) -> Result<Option<Side>> {
     match location.r#type {
-        DEVICE => {
+        CU_MEM_LOCATION_TYPE_DEVICE => {
             let own = device::ordinal(location.id)? == session.ordinal();
             Ok(own.then_some(Side::Device))
         }
-        HOST | HOST_NUMA | HOST_NUMA_CURRENT => Ok(Some(Side::Host)),
+        CU_MEM_LOCATION_TYPE_HOST
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(Some(Side::Host)),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -363,7 +386,7 @@ fn check_access(
                     "the program cannot access memory of devices"
                 ));
             }
-            (MemoryLocation::Host, Side::Host) if location.r#type != HOST => {
+            (MemoryLocation::Host, Side::Host) if location.r#type != CU_MEM_LOCATION_TYPE_HOST => {
                 return Err(Status::INVALID_VALUE);
             }
             (MemoryLocation::Host | MemoryLocation::HostNode(_), _) if flags == 1 => {
@@ -407,7 +430,8 @@ pub(crate) unsafe fn cuMemSetAccess(
     let locations = session.virtual_memory().locations(address, size as u64)?;
     let mut changes = Vec::with_capacity(access.len());
     for one in access {
-        let side = side_of(session, &one.location)?;
+        // Here a device that does not exist is an invalid value.
+        let side = side_of(session, &one.location).or(Err(Status::INVALID_VALUE))?;
         let flags = u32::try_from(one.flags).map_err(|_| Status::INVALID_VALUE)?;
         // Another device has access to the same memory as this one.
         let checked = side.unwrap_or(Side::Device);
@@ -448,7 +472,9 @@ pub(crate) fn cuMemGetAccess(
         Some(Side::Device) => mapped,
         // NVIDIA's driver counts the device's access for the host as a whole, and not for
         // its nodes.
-        Some(Side::Host) if location.r#type == HOST => access(Side::Host)?.max(mapped),
+        Some(Side::Host) if location.r#type == CU_MEM_LOCATION_TYPE_HOST => {
+            access(Side::Host)?.max(mapped)
+        }
         Some(Side::Host) => access(Side::Host)?,
         None => space.peer_access(address, device::ordinal(location.id)?)?,
     };

@@ -11,7 +11,7 @@ use paragpu_abi::{
     CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray, cudaArrayMemoryRequirements,
     cudaChannelFormatDesc, cudaExtent,
 };
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 
 /// # Safety
 /// As documented by CUDA for `cudaMallocArray`.
@@ -185,36 +185,6 @@ pub(crate) unsafe fn cudaMipmappedArrayGetMemoryRequirements(
         runtime
             .driver
             .cuMipmappedArrayGetMemoryRequirements(needs, array, number)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaArrayGetSparseProperties`.
-pub(crate) unsafe fn cudaArrayGetSparseProperties(
-    properties: *mut c_void,
-    array: CUarray,
-) -> Result {
-    present(properties)?;
-    // SAFETY: the caller upholds the contract of `cuArrayGetSparseProperties`.
-    unsafe {
-        context()?
-            .driver
-            .cuArrayGetSparseProperties(properties, array)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMipmappedArrayGetSparseProperties`.
-pub(crate) unsafe fn cudaMipmappedArrayGetSparseProperties(
-    properties: *mut c_void,
-    array: CUmipmappedArray,
-) -> Result {
-    present(properties)?;
-    // SAFETY: the caller upholds the contract of `cuMipmappedArrayGetSparseProperties`.
-    unsafe {
-        context()?
-            .driver
-            .cuMipmappedArrayGetSparseProperties(properties, array)
     }
 }
 

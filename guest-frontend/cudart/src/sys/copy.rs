@@ -65,206 +65,97 @@ pub const FROM_DEVICE: &[c_int] = &[
 /// Kinds that stay on the device.
 pub const ON_DEVICE: &[c_int] = &[abi::cudaMemcpyDeviceToDevice, abi::cudaMemcpyDefault];
 
+/// Copies consecutive bytes in the thread's context.
+///
 /// # Safety
-/// As documented by CUDA for `cudaMemcpy`.
-pub(crate) unsafe fn cudaMemcpy(
+/// As for [`linear`].
+pub(super) unsafe fn bytes(
     to: *mut c_void,
     from: *const c_void,
     size: usize,
     kind: c_int,
-    stream: CUstream,
+    when: Timing,
 ) -> Result {
     // SAFETY: the caller upholds the contract of `linear`.
-    unsafe { linear(context()?, to, from, size, kind, now(stream)) }
+    unsafe { linear(context()?, to, from, size, kind, when) }
 }
 
+/// Copies between the memory of two devices: synchronously, or on a stream.
+///
 /// # Safety
-/// As documented by CUDA for `cudaMemcpyAsync`.
-pub(crate) unsafe fn cudaMemcpyAsync(
-    to: *mut c_void,
-    from: *const c_void,
+/// As documented by CUDA for `cudaMemcpyPeer` and `cudaMemcpyPeerAsync`.
+pub(super) unsafe fn peer(
+    (to, to_device): (*mut c_void, c_int),
+    (from, from_device): (*const c_void, c_int),
     size: usize,
-    kind: c_int,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `linear`.
-    unsafe { linear(context()?, to, from, size, kind, Timing::Later(stream)) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemcpyPeer`.
-pub(crate) unsafe fn cudaMemcpyPeer(
-    to: *mut c_void,
-    to_device: c_int,
-    from: *const c_void,
-    from_device: c_int,
-    size: usize,
+    stream: Option<CUstream>,
 ) -> Result {
     let runtime = context()?;
+    let driver = runtime.driver;
     let (to_context, from_context) = (runtime.primary(to_device)?, runtime.primary(from_device)?);
-    // SAFETY: the caller upholds the contract of `cuMemcpyPeer`.
-    unsafe {
-        runtime
-            .driver
-            .cuMemcpyPeer(device(to), to_context, device(from), from_context, size)
+    let (to, from) = (device(to), device(from));
+    match stream {
+        // SAFETY: the caller upholds the contract of `cuMemcpyPeer`.
+        None => unsafe { driver.cuMemcpyPeer(to, to_context, from, from_context, size) },
+        // SAFETY: the caller upholds the contract of `cuMemcpyPeerAsync`.
+        Some(stream) => unsafe {
+            driver.cuMemcpyPeerAsync(to, to_context, from, from_context, size, stream)
+        },
     }
 }
 
+/// Copies rows of memory, each end with its pitch.
+///
 /// # Safety
-/// As documented by CUDA for `cudaMemcpyPeerAsync`.
-pub(crate) unsafe fn cudaMemcpyPeerAsync(
-    to: *mut c_void,
-    to_device: c_int,
-    from: *const c_void,
-    from_device: c_int,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    let runtime = context()?;
-    let (to_context, from_context) = (runtime.primary(to_device)?, runtime.primary(from_device)?);
-    // SAFETY: the caller upholds the contract of `cuMemcpyPeerAsync`.
-    unsafe {
-        runtime.driver.cuMemcpyPeerAsync(
-            device(to),
-            to_context,
-            device(from),
-            from_context,
-            size,
-            stream,
-        )
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemcpy2D`.
-pub(crate) unsafe fn cudaMemcpy2D(
-    to: *mut c_void,
-    to_pitch: usize,
-    from: *const c_void,
-    from_pitch: usize,
-    width: usize,
-    height: usize,
+/// As for [`rows`].
+pub(super) unsafe fn pitched(
+    (to, to_pitch): (*mut c_void, usize),
+    (from, from_pitch): (*const c_void, usize),
+    extent: [usize; 2],
     kind: c_int,
-    stream: CUstream,
+    when: Timing,
 ) -> Result {
     let ends = (
         CopyEnd::linear(to, to_pitch),
         CopyEnd::linear(from.cast_mut(), from_pitch),
     );
     // SAFETY: the caller upholds the contract of `rows`.
-    unsafe { rows(ends, [width, height], (kind, ANY), now(stream)) }
+    unsafe { rows(ends, extent, (kind, ANY), when) }
 }
 
+/// Copies rows of memory to an array, from byte `x` of row `y`.
+///
 /// # Safety
-/// As documented by CUDA for `cudaMemcpy2DAsync`.
-pub(crate) unsafe fn cudaMemcpy2DAsync(
-    to: *mut c_void,
-    to_pitch: usize,
-    from: *const c_void,
-    from_pitch: usize,
-    width: usize,
-    height: usize,
+/// As for [`rows`].
+pub(super) unsafe fn to_array(
+    (to, x, y): (CUarray, usize, usize),
+    (from, pitch): (*const c_void, usize),
+    extent: [usize; 2],
     kind: c_int,
-    stream: CUstream,
-) -> Result {
-    let ends = (
-        CopyEnd::linear(to, to_pitch),
-        CopyEnd::linear(from.cast_mut(), from_pitch),
-    );
-    // SAFETY: the caller upholds the contract of `rows`.
-    unsafe { rows(ends, [width, height], (kind, ANY), Timing::Later(stream)) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemcpy2DToArray`.
-pub(crate) unsafe fn cudaMemcpy2DToArray(
-    to: CUarray,
-    x: usize,
-    y: usize,
-    from: *const c_void,
-    from_pitch: usize,
-    width: usize,
-    height: usize,
-    kind: c_int,
-    stream: CUstream,
+    when: Timing,
 ) -> Result {
     let ends = (
         CopyEnd::array(to, x, y),
-        CopyEnd::linear(from.cast_mut(), from_pitch),
+        CopyEnd::linear(from.cast_mut(), pitch),
     );
     // SAFETY: the caller upholds the contract of `rows`.
-    unsafe { rows(ends, [width, height], (kind, TO_DEVICE), now(stream)) }
+    unsafe { rows(ends, extent, (kind, TO_DEVICE), when) }
 }
 
+/// Copies rows of an array, from byte `x` of row `y`, to memory.
+///
 /// # Safety
-/// As documented by CUDA for `cudaMemcpy2DToArrayAsync`.
-pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
-    to: CUarray,
-    x: usize,
-    y: usize,
-    from: *const c_void,
-    from_pitch: usize,
-    width: usize,
-    height: usize,
+/// As for [`rows`].
+pub(super) unsafe fn from_array(
+    (to, pitch): (*mut c_void, usize),
+    (from, x, y): (CUarray, usize, usize),
+    extent: [usize; 2],
     kind: c_int,
-    stream: CUstream,
+    when: Timing,
 ) -> Result {
-    let ends = (
-        CopyEnd::array(to, x, y),
-        CopyEnd::linear(from.cast_mut(), from_pitch),
-    );
+    let ends = (CopyEnd::linear(to, pitch), CopyEnd::array(from, x, y));
     // SAFETY: the caller upholds the contract of `rows`.
-    unsafe {
-        rows(
-            ends,
-            [width, height],
-            (kind, TO_DEVICE),
-            Timing::Later(stream),
-        )
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemcpy2DFromArray`.
-pub(crate) unsafe fn cudaMemcpy2DFromArray(
-    to: *mut c_void,
-    to_pitch: usize,
-    from: CUarray,
-    x: usize,
-    y: usize,
-    width: usize,
-    height: usize,
-    kind: c_int,
-    stream: CUstream,
-) -> Result {
-    let ends = (CopyEnd::linear(to, to_pitch), CopyEnd::array(from, x, y));
-    // SAFETY: the caller upholds the contract of `rows`.
-    unsafe { rows(ends, [width, height], (kind, FROM_DEVICE), now(stream)) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemcpy2DFromArrayAsync`.
-pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
-    to: *mut c_void,
-    to_pitch: usize,
-    from: CUarray,
-    x: usize,
-    y: usize,
-    width: usize,
-    height: usize,
-    kind: c_int,
-    stream: CUstream,
-) -> Result {
-    let ends = (CopyEnd::linear(to, to_pitch), CopyEnd::array(from, x, y));
-    // SAFETY: the caller upholds the contract of `rows`.
-    unsafe {
-        rows(
-            ends,
-            [width, height],
-            (kind, FROM_DEVICE),
-            Timing::Later(stream),
-        )
-    }
+    unsafe { rows(ends, extent, (kind, FROM_DEVICE), when) }
 }
 
 /// # Safety

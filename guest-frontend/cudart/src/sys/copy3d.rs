@@ -17,163 +17,39 @@ use paragpu_abi::{
 };
 use std::ffi::{c_int, c_void};
 
+/// Copies consecutive elements to an array, from byte `x` of row `y`.
+///
 /// # Safety
-/// As documented by CUDA for `cudaMemcpy3D`.
-pub(crate) unsafe fn cudaMemcpy3D(
-    parameters: *const cudaMemcpy3DParms,
-    stream: CUstream,
-) -> Result {
-    present(parameters)?;
-    // SAFETY: the caller upholds the contract of `volume`.
-    unsafe { volume(context()?, &*parameters, now(stream)) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemcpy3DAsync`.
-pub(crate) unsafe fn cudaMemcpy3DAsync(
-    parameters: *const cudaMemcpy3DParms,
-    stream: CUstream,
-) -> Result {
-    present(parameters)?;
-    // SAFETY: the caller upholds the contract of `volume`.
-    unsafe { volume(context()?, &*parameters, Timing::Later(stream)) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemcpy3DPeer`.
-pub(crate) unsafe fn cudaMemcpy3DPeer(
-    parameters: *const cudaMemcpy3DPeerParms,
-    stream: CUstream,
-) -> Result {
-    present(parameters)?;
-    let runtime = context()?;
-    // SAFETY: the record is readable, as the caller promises.
-    if is_empty(unsafe { &(*parameters).extent }) {
-        return Ok(());
-    }
-    // SAFETY: the caller upholds the contract of `peer_copy`.
-    let copy = unsafe { peer_copy(runtime, &*parameters) }?;
-    if stream.is_null() {
-        // SAFETY: the caller upholds the contract of `cuMemcpy3DPeer`.
-        unsafe { runtime.driver.cuMemcpy3DPeer(&copy) }
-    } else {
-        // SAFETY: `cuMemcpy3DPeerAsync` and `cuStreamSynchronize` ask for what the caller promises.
-        unsafe {
-            runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)?;
-            runtime.driver.cuStreamSynchronize(stream)
-        }
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemcpy3DPeerAsync`.
-pub(crate) unsafe fn cudaMemcpy3DPeerAsync(
-    parameters: *const cudaMemcpy3DPeerParms,
-    stream: CUstream,
-) -> Result {
-    present(parameters)?;
-    let runtime = context()?;
-    // SAFETY: the record is readable, as the caller promises.
-    if is_empty(unsafe { &(*parameters).extent }) {
-        return Ok(());
-    }
-    // SAFETY: the caller upholds the contract of `peer_copy`.
-    let copy = unsafe { peer_copy(runtime, &*parameters) }?;
-    // SAFETY: the caller upholds the contract of `cuMemcpy3DPeerAsync`.
-    unsafe { runtime.driver.cuMemcpy3DPeerAsync(&copy, stream) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemcpyToArray`.
-pub(crate) unsafe fn cudaMemcpyToArray(
-    to: CUarray,
-    x: usize,
-    y: usize,
+/// As for [`run`].
+pub(super) unsafe fn to_array(
+    (to, x, y): (CUarray, usize, usize),
     from: *const c_void,
     size: usize,
     kind: c_int,
-    stream: CUstream,
+    when: Timing,
 ) -> Result {
+    let (to, from) = (
+        LinearEnd::Array(to, x, y),
+        LinearEnd::Memory(from.cast_mut()),
+    );
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            LinearEnd::Array(to, x, y),
-            LinearEnd::Memory(from.cast_mut()),
-            size,
-            (kind, TO_DEVICE),
-            now(stream),
-        )
-    }
+    unsafe { run(to, from, size, (kind, TO_DEVICE), when) }
 }
 
+/// Copies consecutive elements of an array, from byte `x` of row `y`.
+///
 /// # Safety
-/// As documented by CUDA for `cudaMemcpyToArrayAsync`.
-pub(crate) unsafe fn cudaMemcpyToArrayAsync(
-    to: CUarray,
-    x: usize,
-    y: usize,
-    from: *const c_void,
-    size: usize,
-    kind: c_int,
-    stream: CUstream,
-) -> Result {
-    let from = LinearEnd::Memory(from.cast_mut());
-    // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            LinearEnd::Array(to, x, y),
-            from,
-            size,
-            (kind, TO_DEVICE),
-            Timing::Later(stream),
-        )
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemcpyFromArray`.
-pub(crate) unsafe fn cudaMemcpyFromArray(
+/// As for [`run`].
+pub(super) unsafe fn from_array(
     to: *mut c_void,
-    from: CUarray,
-    x: usize,
-    y: usize,
+    (from, x, y): (CUarray, usize, usize),
     size: usize,
     kind: c_int,
-    stream: CUstream,
+    when: Timing,
 ) -> Result {
+    let (to, from) = (LinearEnd::Memory(to), LinearEnd::Array(from, x, y));
     // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            LinearEnd::Memory(to),
-            LinearEnd::Array(from, x, y),
-            size,
-            (kind, FROM_DEVICE),
-            now(stream),
-        )
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemcpyFromArrayAsync`.
-pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
-    to: *mut c_void,
-    from: CUarray,
-    x: usize,
-    y: usize,
-    size: usize,
-    kind: c_int,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `run`.
-    unsafe {
-        run(
-            LinearEnd::Memory(to),
-            LinearEnd::Array(from, x, y),
-            size,
-            (kind, FROM_DEVICE),
-            Timing::Later(stream),
-        )
-    }
+    unsafe { run(to, from, size, (kind, FROM_DEVICE), when) }
 }
 
 /// # Safety
@@ -205,9 +81,13 @@ fn is_empty(extent: &cudaExtent) -> bool {
 /// Copies a three-dimensional range.
 ///
 /// # Safety
-/// Arrays and memory of `parameters` are there until the copy is complete
-/// (cudaMemcpy3D); the stream of `when` is live.
-unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: Timing) -> Result {
+/// `parameters` is null or readable; its arrays and memory are there until the copy is
+/// complete (cudaMemcpy3D); the stream of `when` is live.
+pub(super) unsafe fn volume(parameters: *const cudaMemcpy3DParms, when: Timing) -> Result {
+    present(parameters)?;
+    let runtime = context()?;
+    // SAFETY: `parameters` is valid, as the caller promises.
+    let parameters = unsafe { &*parameters };
     if is_empty(&parameters.extent) {
         return Ok(());
     }
@@ -223,6 +103,33 @@ unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: Timing
                 finish(runtime, parameters.kind, when)
             }
         }
+    }
+}
+
+/// Copies a three-dimensional range between two devices.
+///
+/// # Safety
+/// As for [`volume`] (cudaMemcpy3DPeer).
+pub(super) unsafe fn peer(parameters: *const cudaMemcpy3DPeerParms, when: Timing) -> Result {
+    present(parameters)?;
+    let runtime = context()?;
+    // SAFETY: `parameters` is valid, as the caller promises.
+    let parameters = unsafe { &*parameters };
+    if is_empty(&parameters.extent) {
+        return Ok(());
+    }
+    // SAFETY: the caller upholds the contract of `peer_copy`.
+    let copy = unsafe { peer_copy(runtime, parameters) }?;
+    match when {
+        // SAFETY: the caller upholds the contract of `cuMemcpy3DPeer`.
+        Timing::Now => unsafe { runtime.driver.cuMemcpy3DPeer(&copy) },
+        // SAFETY: `cuMemcpy3DPeerAsync` and `cuStreamSynchronize` ask for what the caller promises.
+        Timing::NowOn(stream) => unsafe {
+            runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)?;
+            runtime.driver.cuStreamSynchronize(stream)
+        },
+        // SAFETY: the caller upholds the contract of `cuMemcpy3DPeerAsync`.
+        Timing::Later(stream) => unsafe { runtime.driver.cuMemcpy3DPeerAsync(&copy, stream) },
     }
 }
 
@@ -267,6 +174,13 @@ pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CU
         || !p.srcArray.is_null() && !FROM_DEVICE.contains(&p.kind)
     {
         return fail(abi::cudaErrorInvalidValue);
+    }
+    let width = p.extent.width.saturating_mul(unit);
+    for memory in [&p.srcPtr, &p.dstPtr] {
+        let has_rows = p.extent.height > 1 || p.extent.depth > 1;
+        if has_rows && !memory.ptr.is_null() && memory.pitch != 0 && memory.pitch < width {
+            return fail(abi::cudaErrorInvalidPitchValue);
+        }
     }
     let (to_type, from_type) = memory_types(p.kind);
     let kind = |array: CUarray, memory: c_int| {

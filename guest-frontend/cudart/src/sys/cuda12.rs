@@ -269,8 +269,10 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
 ) -> Result {
     // SAFETY: the caller upholds the contract of `shortened`.
     unsafe {
-        shortened(view, |found| {
-            texture::cudaGetTextureObjectResourceViewDesc(found, object)
+        shortened(view, |found: &mut abi::cudaResourceViewDesc| {
+            context()?
+                .driver
+                .cuTexObjectGetResourceViewDesc(ptr::from_mut(found).cast(), object)
         })
     }
 }

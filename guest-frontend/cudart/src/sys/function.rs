@@ -31,8 +31,13 @@ pub(crate) unsafe fn cudaFuncSetAttribute(
     value: c_int,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `known`.
-    let handle = unsafe { known(runtime, function) }.or(fail(abi::cudaErrorInvalidValue))?;
+    // SAFETY: the caller upholds the contract of `in_context`.
+    let handle = unsafe { in_context(runtime, function) }.map_err(|error| match error.code() {
+        abi::cudaErrorInvalidResourceHandle | abi::cudaErrorInvalidDeviceFunction => {
+            Error::new(abi::cudaErrorInvalidValue)
+        }
+        _ => error,
+    })?;
     settable(attribute)?;
     // SAFETY: the caller upholds the contract of `cuFuncSetAttribute`.
     unsafe { runtime.driver.cuFuncSetAttribute(handle, attribute, value) }

@@ -5,23 +5,9 @@ use super::boundary::own_default;
 use super::present;
 use super::runtime::{context, runtime};
 use crate::error::Result;
-use paragpu_abi::{
-    CUcontext, CUgraph, CUgraphExec, CUhostFn, CUuserObject, cudaGraphInstantiateParams,
-};
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use paragpu_abi::{CUcontext, CUgraph, CUgraphExec, cudaGraphInstantiateParams};
+use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphDebugDotPrint`.
-pub(crate) unsafe fn cudaGraphDebugDotPrint(
-    graph: CUgraph,
-    path: *const c_char,
-    flags: c_uint,
-) -> Result {
-    present(path)?;
-    // SAFETY: the caller upholds the contract of `cuGraphDebugDotPrint`.
-    unsafe { context()?.driver.cuGraphDebugDotPrint(graph, path, flags) }
-}
 
 /// # Safety
 /// As documented by CUDA for `cudaGraphConditionalHandleCreate`.
@@ -125,23 +111,5 @@ pub(crate) unsafe fn cudaDeviceSetGraphMemAttribute(
         runtime
             .driver
             .cuDeviceSetGraphMemAttribute(number, attribute, value)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaUserObjectCreate`.
-pub(crate) unsafe fn cudaUserObjectCreate(
-    object: *mut CUuserObject,
-    data: *mut c_void,
-    destroy: CUhostFn,
-    references: c_uint,
-    flags: c_uint,
-) -> Result {
-    present(object)?;
-    // SAFETY: the caller upholds the contract of `cuUserObjectCreate`.
-    unsafe {
-        runtime()?
-            .driver
-            .cuUserObjectCreate(object, data, destroy, references, flags)
     }
 }

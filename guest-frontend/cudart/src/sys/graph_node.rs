@@ -1,12 +1,10 @@
 //! Graph nodes and their parameters (CUDA Runtime API, chapter "Graph
-//! Management"). Kernels and copies are converted to the driver's form; records with
-//! the same layout in both interfaces are passed through.
+//! Management"). Kernels and copies are converted to the driver's form.
 
 use super::boundary::Out;
 use super::copy::{ANY, FROM_DEVICE, TO_DEVICE, direction};
 use super::copy3d::driver_copy;
-use super::function::in_context;
-use super::memory::device;
+use super::launch::kernel;
 use super::registry;
 use super::runtime::{Runtime, context};
 use super::symbol::part;
@@ -14,28 +12,10 @@ use super::{fail, present, zeroed};
 use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{
-    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUdeviceptr, CUevent, CUgraph, CUgraphExec,
-    CUgraphNode, cudaExtent, cudaHostNodeParams, cudaKernelNodeParams, cudaLaunchAttributeValue,
-    cudaMemcpy3DParms, cudaMemsetParams, cudaPitchedPtr, dim3,
+    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUgraph, CUgraphExec, CUgraphNode, cudaExtent,
+    cudaKernelNodeParams, cudaMemcpy3DParms, cudaMemsetParams, cudaPitchedPtr, dim3,
 };
 use std::ffi::{c_int, c_void};
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddEmptyNode`.
-pub(crate) unsafe fn cudaGraphAddEmptyNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-) -> Result {
-    present(node)?;
-    // SAFETY: the caller upholds the contract of `cuGraphAddEmptyNode`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphAddEmptyNode(node, graph, after, count)
-    }
-}
 
 // Kernels.
 
@@ -130,22 +110,6 @@ pub(crate) unsafe fn cudaGraphExecKernelNodeSetParams(
         runtime
             .driver
             .cuGraphExecKernelNodeSetParams_v2(executable, node, &parameters)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphKernelNodeSetAttribute`.
-pub(crate) unsafe fn cudaGraphKernelNodeSetAttribute(
-    node: CUgraphNode,
-    attribute: c_int,
-    value: *const cudaLaunchAttributeValue,
-) -> Result {
-    present(value)?;
-    // SAFETY: the caller upholds the contract of `cuGraphKernelNodeSetAttribute`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphKernelNodeSetAttribute(node, attribute, value)
     }
 }
 
@@ -375,21 +339,6 @@ pub(crate) unsafe fn cudaGraphAddMemsetNode(
 }
 
 /// # Safety
-/// As documented by CUDA for `cudaGraphMemsetNodeSetParams`.
-pub(crate) unsafe fn cudaGraphMemsetNodeSetParams(
-    node: CUgraphNode,
-    parameters: *const cudaMemsetParams,
-) -> Result {
-    present(parameters)?;
-    // SAFETY: the caller upholds the contract of `cuGraphMemsetNodeSetParams`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphMemsetNodeSetParams(node, parameters)
-    }
-}
-
-/// # Safety
 /// As documented by CUDA for `cudaGraphExecMemsetNodeSetParams`.
 pub(crate) unsafe fn cudaGraphExecMemsetNodeSetParams(
     executable: CUgraphExec,
@@ -407,200 +356,7 @@ pub(crate) unsafe fn cudaGraphExecMemsetNodeSetParams(
     }
 }
 
-// Host functions.
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddHostNode`.
-pub(crate) unsafe fn cudaGraphAddHostNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    parameters: *const cudaHostNodeParams,
-) -> Result {
-    present(node)?;
-    present(parameters)?;
-    // SAFETY: the caller upholds the contract of `cuGraphAddHostNode`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphAddHostNode(node, graph, after, count, parameters)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphHostNodeSetParams`.
-pub(crate) unsafe fn cudaGraphHostNodeSetParams(
-    node: CUgraphNode,
-    parameters: *const cudaHostNodeParams,
-) -> Result {
-    present(parameters)?;
-    // SAFETY: the caller upholds the contract of `cuGraphHostNodeSetParams`.
-    unsafe { context()?.driver.cuGraphHostNodeSetParams(node, parameters) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphExecHostNodeSetParams`.
-pub(crate) unsafe fn cudaGraphExecHostNodeSetParams(
-    executable: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *const cudaHostNodeParams,
-) -> Result {
-    present(parameters)?;
-    // SAFETY: the caller upholds the contract of `cuGraphExecHostNodeSetParams`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphExecHostNodeSetParams(executable, node, parameters)
-    }
-}
-
-// Child graphs.
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddChildGraphNode`.
-pub(crate) unsafe fn cudaGraphAddChildGraphNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    child: CUgraph,
-) -> Result {
-    present(node)?;
-    // SAFETY: the caller upholds the contract of `cuGraphAddChildGraphNode`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphAddChildGraphNode(node, graph, after, count, child)
-    }
-}
-
-// Events.
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddEventRecordNode`.
-pub(crate) unsafe fn cudaGraphAddEventRecordNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    event: CUevent,
-) -> Result {
-    present(node)?;
-    // SAFETY: the caller upholds the contract of `cuGraphAddEventRecordNode`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphAddEventRecordNode(node, graph, after, count, event)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddEventWaitNode`.
-pub(crate) unsafe fn cudaGraphAddEventWaitNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    event: CUevent,
-) -> Result {
-    present(node)?;
-    // SAFETY: the caller upholds the contract of `cuGraphAddEventWaitNode`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphAddEventWaitNode(node, graph, after, count, event)
-    }
-}
-
-// Allocations and external semaphores: the same layout in both interfaces.
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddMemAllocNode`.
-pub(crate) unsafe fn cudaGraphAddMemAllocNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    parameters: *mut paragpu_abi::CUDA_MEM_ALLOC_NODE_PARAMS,
-) -> Result {
-    present(node)?;
-    // SAFETY: the caller upholds the contract of `cuGraphAddMemAllocNode`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphAddMemAllocNode(node, graph, after, count, parameters)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddMemFreeNode`.
-pub(crate) unsafe fn cudaGraphAddMemFreeNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    address: *mut c_void,
-) -> Result {
-    present(node)?;
-    // SAFETY: the caller upholds the contract of `cuGraphAddMemFreeNode`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphAddMemFreeNode(node, graph, after, count, device(address))
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphMemFreeNodeGetParams`.
-pub(crate) unsafe fn cudaGraphMemFreeNodeGetParams(
-    node: CUgraphNode,
-    address: *mut c_void,
-) -> Result {
-    present(address)?;
-    // SAFETY: the caller upholds the contract of `cuGraphMemFreeNodeGetParams`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphMemFreeNodeGetParams(node, address.cast::<CUdeviceptr>())
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddExternalSemaphoresSignalNode`.
-pub(crate) unsafe fn cudaGraphAddExternalSemaphoresSignalNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    parameters: *const c_void,
-) -> Result {
-    present(node)?;
-    // SAFETY: the caller upholds the contract of `cuGraphAddExternalSemaphoresSignalNode`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphAddExternalSemaphoresSignalNode(node, graph, after, count, parameters)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddExternalSemaphoresWaitNode`.
-pub(crate) unsafe fn cudaGraphAddExternalSemaphoresWaitNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    parameters: *const c_void,
-) -> Result {
-    present(node)?;
-    // SAFETY: the caller upholds the contract of `cuGraphAddExternalSemaphoresWaitNode`.
-    unsafe {
-        context()?
-            .driver
-            .cuGraphAddExternalSemaphoresWaitNode(node, graph, after, count, parameters)
-    }
-}
+// Conversions.
 
 /// The driver's form of a kernel node.
 ///
@@ -615,8 +371,9 @@ pub unsafe fn kernel_parameters(
     // SAFETY: `parameters` is valid, as the caller promises.
     let p = unsafe { &*parameters };
     Ok(CUDA_KERNEL_NODE_PARAMS_v2 {
-        // SAFETY: the caller upholds the contract of `in_context`.
-        func: unsafe { in_context(runtime, p.func) }?,
+        // The handle leads back to the stub. That of its function in a context does not.
+        // SAFETY: the caller upholds the contract of `kernel`.
+        kern: unsafe { kernel(runtime, p.func) }?,
         gridDimX: p.gridDim.x,
         gridDimY: p.gridDim.y,
         gridDimZ: p.gridDim.z,

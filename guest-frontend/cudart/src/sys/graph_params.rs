@@ -150,6 +150,9 @@ unsafe fn driver_parameters(
     present(parameters)?;
     // SAFETY: `parameters` is valid, as the caller promises.
     let given = unsafe { &*parameters };
+    if given.reserved2 != 0 {
+        return fail(abi::cudaErrorInvalidValue);
+    }
     let from = (&raw const given.reserved1).cast::<c_void>();
     let mut made = *given;
     let to = (&raw mut made.reserved1).cast::<c_void>();

@@ -39,14 +39,6 @@ pub(crate) unsafe fn cudaMalloc(address: *mut *mut c_void, size: usize) -> Resul
     unsafe { put(address, pointer(found)) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaFree`.
-pub(crate) unsafe fn cudaFree(address: *mut c_void) -> Result {
-    // The driver frees nothing at address 0, and reports an unusable context.
-    // SAFETY: the caller upholds the contract of `cuMemFree_v2`.
-    unsafe { context()?.driver.cuMemFree_v2(device(address)) }
-}
-
 pub(crate) fn cudaMallocPitch(
     address: Out<'_, *mut c_void>,
     pitch: Out<'_, usize>,
@@ -129,17 +121,6 @@ pub(crate) fn cudaPointerGetAttributes(
 ) -> Result {
     attributes.present()?;
     attributes.put(attributes_of(address)?)
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaIpcGetMemHandle`.
-pub(crate) unsafe fn cudaIpcGetMemHandle(
-    handle: *mut cudaIpcMemHandle_t,
-    address: *mut c_void,
-) -> Result {
-    present(handle)?;
-    // SAFETY: the caller upholds the contract of `cuIpcGetMemHandle`.
-    unsafe { context()?.driver.cuIpcGetMemHandle(handle, device(address)) }
 }
 
 /// # Safety

@@ -1,144 +1,42 @@
-//! Memsets (CUDA Runtime API, chapter "Memory Management").
+//! Memsets (CUDA Runtime API, chapter "Memory Management"). No memset on a stream is waited for.
 
+use super::copy::Timing;
 use super::fail;
 use super::memory::device;
 use super::runtime::context;
 use crate::error::Result;
 use paragpu_abi as abi;
-use paragpu_abi::{CUdeviceptr, CUstream, cudaExtent, cudaPitchedPtr};
+use paragpu_abi::{CUdeviceptr, cudaExtent, cudaPitchedPtr};
 use std::ffi::{c_int, c_void};
-
-/// # Safety
-/// As documented by CUDA for `cudaMemset`.
-pub(crate) unsafe fn cudaMemset(
-    address: *mut c_void,
-    value: c_int,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    let runtime = context()?;
-    if size == 0 {
-        return Ok(());
-    }
-    // The driver's default stream is the legacy one.
-    if stream.is_null() {
-        // SAFETY: the caller upholds the contract of `cuMemsetD8_v2`.
-        unsafe {
-            runtime
-                .driver
-                .cuMemsetD8_v2(device(address), byte(value), size)
-        }
-    } else {
-        // SAFETY: the caller upholds the contract of `cuMemsetD8Async`.
-        unsafe {
-            runtime
-                .driver
-                .cuMemsetD8Async(device(address), byte(value), size, stream)
-        }
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemsetAsync`.
-pub(crate) unsafe fn cudaMemsetAsync(
-    address: *mut c_void,
-    value: c_int,
-    size: usize,
-    stream: CUstream,
-) -> Result {
-    let runtime = context()?;
-    if size == 0 {
-        return Ok(());
-    }
-    // SAFETY: the caller upholds the contract of `cuMemsetD8Async`.
-    unsafe {
-        runtime
-            .driver
-            .cuMemsetD8Async(device(address), byte(value), size, stream)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemset2D`.
-pub(crate) unsafe fn cudaMemset2D(
-    address: *mut c_void,
-    pitch: usize,
-    value: c_int,
-    width: usize,
-    height: usize,
-    stream: CUstream,
-) -> Result {
-    let when = if stream.is_null() {
-        Timing::Now
-    } else {
-        Timing::On(stream)
-    };
-    // SAFETY: the caller upholds the contract of `rows`.
-    unsafe { rows(device(address), pitch, value, width, height, when) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemset2DAsync`.
-pub(crate) unsafe fn cudaMemset2DAsync(
-    address: *mut c_void,
-    pitch: usize,
-    value: c_int,
-    width: usize,
-    height: usize,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `rows`.
-    unsafe {
-        rows(
-            device(address),
-            pitch,
-            value,
-            width,
-            height,
-            Timing::On(stream),
-        )
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemset3D`.
-pub(crate) unsafe fn cudaMemset3D(
-    place: cudaPitchedPtr,
-    value: c_int,
-    extent: cudaExtent,
-    stream: CUstream,
-) -> Result {
-    let when = if stream.is_null() {
-        Timing::Now
-    } else {
-        Timing::On(stream)
-    };
-    // SAFETY: the caller upholds the contract of `slices`.
-    unsafe { slices(&place, value, &extent, when) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMemset3DAsync`.
-pub(crate) unsafe fn cudaMemset3DAsync(
-    place: cudaPitchedPtr,
-    value: c_int,
-    extent: cudaExtent,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `slices`.
-    unsafe { slices(&place, value, &extent, Timing::On(stream)) }
-}
-
-/// When a memset runs: synchronously, or on a stream.
-#[derive(Clone, Copy)]
-enum Timing {
-    Now,
-    On(CUstream),
-}
 
 /// The low byte, as C's memset uses it.
 fn byte(value: c_int) -> u8 {
     value.to_le_bytes()[0]
+}
+
+/// Sets consecutive bytes.
+///
+/// # Safety
+/// `address` is device memory of `size` bytes (cudaMemset); the stream of `when` is live.
+pub(super) unsafe fn bytes(
+    address: *mut c_void,
+    value: c_int,
+    size: usize,
+    when: Timing,
+) -> Result {
+    let driver = context()?.driver;
+    if size == 0 {
+        return Ok(());
+    }
+    let (address, value) = (device(address), byte(value));
+    match when {
+        // SAFETY: the caller upholds the contract of `cuMemsetD8_v2`.
+        Timing::Now => unsafe { driver.cuMemsetD8_v2(address, value, size) },
+        // SAFETY: the caller upholds the contract of `cuMemsetD8Async`.
+        Timing::NowOn(stream) | Timing::Later(stream) => unsafe {
+            driver.cuMemsetD8Async(address, value, size, stream)
+        },
+    }
 }
 
 /// Sets rows of bytes.
@@ -146,7 +44,7 @@ fn byte(value: c_int) -> u8 {
 /// # Safety
 /// `address` is device memory of `height` rows of `width` bytes, `pitch` apart
 /// (cudaMemset2D); the stream of `when` is live.
-unsafe fn rows(
+pub(super) unsafe fn rows(
     address: CUdeviceptr,
     pitch: usize,
     value: c_int,
@@ -167,7 +65,7 @@ unsafe fn rows(
         Timing::Now => unsafe {
             driver.cuMemsetD2D8_v2(address, pitch, byte(value), width, height)
         },
-        Timing::On(stream) => {
+        Timing::NowOn(stream) | Timing::Later(stream) => {
             // SAFETY: the caller upholds the contract of `cuMemsetD2D8Async`.
             unsafe { driver.cuMemsetD2D8Async(address, pitch, byte(value), width, height, stream) }
         }
@@ -188,7 +86,7 @@ fn height_of(place: &cudaPitchedPtr, extent: &cudaExtent) -> usize {
 /// # Safety
 /// `place` is device memory of `extent` (cudaMemset3D); the stream of `when` is
 /// live.
-unsafe fn slices(
+pub(super) unsafe fn slices(
     place: &cudaPitchedPtr,
     value: c_int,
     extent: &cudaExtent,

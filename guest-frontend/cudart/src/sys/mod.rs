@@ -60,6 +60,8 @@ pub(crate) mod exports {
     use paragpu_abi::*;
 
     use super::boundary::{Boundary, DEFAULT_STREAM, OWN_STREAM, own_default};
+    // The description says with these when a copy runs.
+    use super::copy::{Timing, now};
 
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }

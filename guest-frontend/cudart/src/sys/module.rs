@@ -1,12 +1,12 @@
 //! Registration by compiled code (crt/host_runtime.h), and libraries loaded by
 //! the program (CUDA Runtime API, chapter "Library Management").
 
+use super::put;
 use super::registry::{self, Binary, Kind};
 use super::runtime::{context, started};
-use super::{present, put};
 use crate::error::Result;
 use paragpu_abi::{CUdeviceptr, CUlibrary, dim3};
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
@@ -93,62 +93,6 @@ pub(crate) struct Handle(pub(super) *mut *mut c_void);
 impl Default for Handle {
     fn default() -> Self {
         Self(ptr::null_mut())
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaLibraryLoadData`.
-pub(crate) unsafe fn cudaLibraryLoadData(
-    library: *mut CUlibrary,
-    code: *const c_void,
-    jit_options: *mut c_int,
-    jit_values: *mut *mut c_void,
-    jit_count: c_uint,
-    options: *mut c_int,
-    values: *mut *mut c_void,
-    count: c_uint,
-) -> Result {
-    present(library)?;
-    // SAFETY: the caller upholds the contract of `cuLibraryLoadData`.
-    unsafe {
-        context()?.driver.cuLibraryLoadData(
-            library,
-            code,
-            jit_options,
-            jit_values,
-            jit_count,
-            options,
-            values,
-            count,
-        )
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaLibraryLoadFromFile`.
-pub(crate) unsafe fn cudaLibraryLoadFromFile(
-    library: *mut CUlibrary,
-    path: *const c_char,
-    jit_options: *mut c_int,
-    jit_values: *mut *mut c_void,
-    jit_count: c_uint,
-    options: *mut c_int,
-    values: *mut *mut c_void,
-    count: c_uint,
-) -> Result {
-    present(library)?;
-    // SAFETY: the caller upholds the contract of `cuLibraryLoadFromFile`.
-    unsafe {
-        context()?.driver.cuLibraryLoadFromFile(
-            library,
-            path,
-            jit_options,
-            jit_values,
-            jit_count,
-            options,
-            values,
-            count,
-        )
     }
 }
 

@@ -54,6 +54,8 @@ struct Loaded(CUlibrary);
 #[derive(Default)]
 struct State {
     symbols: Vec<&'static Symbol>,
+    /// Its managed variables when it was loaded, by their stubs.
+    managed: Vec<&'static Symbol>,
     /// The library, set before `Binary::library` publishes it.
     loaded: Option<Loaded>,
     /// The error of the last load, which another attempt would repeat.
@@ -307,6 +309,24 @@ pub fn load_all(runtime: &Runtime) {
     }
 }
 
+/// Writes the addresses of managed variables to their stubs again, after a device was reset.
+pub fn share_again(runtime: &Runtime) {
+    // The lock keeps binaries from being unregistered.
+    let registered = REGISTERED.lock();
+    for binary in registered.iter() {
+        // SAFETY: records are never freed.
+        let binary = unsafe { &*binary.0 };
+        let library = binary.library.load(Ordering::Acquire);
+        if !library.is_null() {
+            // SAFETY: the binary is registered, so the stubs are mapped, and the library is live.
+            unsafe {
+                let shared = share(runtime, library, &binary.state.lock().managed);
+                binary.alias(shared);
+            }
+        }
+    }
+}
+
 /// Registers a kernel or variable of a fat binary.
 ///
 /// # Safety
@@ -452,7 +472,43 @@ pub unsafe fn unregister_binary(binary: *mut Binary) {
     }
 }
 
+/// Writes the addresses of managed variables to their stubs. Returns those that have one.
+///
+/// # Safety
+/// As for [`Symbol::share`].
+unsafe fn share(
+    runtime: &Runtime,
+    library: CUlibrary,
+    managed: &[&'static Symbol],
+) -> Vec<(usize, &'static Symbol)> {
+    let managed = managed.iter();
+    // SAFETY: the caller upholds the contract of `Symbol::share`.
+    let shared =
+        managed.filter_map(|symbol| Some((unsafe { symbol.share(runtime, library) }?, *symbol)));
+    shared.collect()
+}
+
 impl Binary {
+    /// Registers managed variables by their own addresses, too, by which a program can refer to
+    /// them.
+    ///
+    /// # Safety
+    /// The names stay valid until the binary is unregistered.
+    unsafe fn alias(&self, shared: Vec<(usize, &'static Symbol)>) {
+        for (address, symbol) in shared {
+            let is_known = find(address).is_some_and(|known| {
+                ptr::eq(known.binary.load(Ordering::Acquire), self) && known.name() == symbol.name()
+            });
+            if is_known {
+                continue;
+            }
+            let place = ptr::with_exposed_provenance(address);
+            let owner = ptr::from_ref(self).cast_mut();
+            // SAFETY: the caller upholds the contract of `register_symbol`.
+            unsafe { register_symbol(owner, place, symbol.name(), Kind::Managed) };
+        }
+    }
+
     /// Loads the fat binary if it is not loaded.
     ///
     /// # Safety
@@ -493,22 +549,14 @@ impl Binary {
             }
             return Err(error);
         }
-        let shared: Vec<(usize, &Symbol)> = state
-            .symbols
-            .iter()
-            .filter(|symbol| symbol.is(Kind::Managed))
-            // SAFETY: the caller upholds the contract of `Symbol::share`.
-            .filter_map(|symbol| Some((unsafe { symbol.share(runtime, library) }?, *symbol)))
-            .collect();
+        state.managed = state.symbols.clone();
+        state.managed.retain(|symbol| symbol.is(Kind::Managed));
+        // SAFETY: the caller upholds the contract of `share`.
+        let shared = unsafe { share(runtime, library, &state.managed) };
         state.loaded = Some(Loaded(library));
         drop(state);
-        // A program can also refer to a managed variable by its own address.
-        for (address, symbol) in shared {
-            let place = ptr::with_exposed_provenance(address);
-            let owner = ptr::from_ref(self).cast_mut();
-            // SAFETY: the caller upholds the contract of `register_symbol`.
-            unsafe { register_symbol(owner, place, symbol.name(), Kind::Managed) };
-        }
+        // SAFETY: the caller upholds the contract of `Binary::alias`.
+        unsafe { self.alias(shared) };
         self.library.store(library, Ordering::Release);
         Ok(library)
     }

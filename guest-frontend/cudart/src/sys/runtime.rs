@@ -30,9 +30,6 @@ const OLDEST_DRIVER: c_int = 12040;
 #[cfg(not(test))]
 const DRIVER: &CStr = c"libcuda.so.1";
 
-/// `CU_MODULE_EAGER_LOADING`.
-const EAGER_LOADING: c_int = 1;
-
 /// One device.
 pub struct Device {
     /// The driver's number for it.
@@ -40,8 +37,13 @@ pub struct Device {
     /// Its properties, once asked for.
     pub properties: OnceLock<Box<cudaDeviceProp>>,
     context: AtomicPtr<c_void>,
-    /// Times it was reset; a thread bound before the last must bind again.
-    resets: AtomicU32,
+    /// The value of `resets` when `context` was retained.
+    retained_at: AtomicU32,
+    /// The value of `resets` when managed variables were last looked up.
+    shared_at: AtomicU32,
+    /// Times it was reset; a thread bound before the last must bind again. Our own driver
+    /// counts, because the program may also reset the device through it.
+    resets: &'static AtomicU32,
     retaining: Mutex<()>,
 }
 
@@ -60,11 +62,23 @@ pub struct Runtime {
 /// current context is shown.
 type Shown = unsafe extern "C" fn() -> *const CUcontext;
 
-/// `libcuda.so.1`.
+/// `paragpu_primary_ends` of our `libcuda.so.1`: how often a device's primary context ended.
+type Ends = unsafe extern "C" fn(CUdevice) -> *const AtomicU32;
+
+/// `libcuda.so.1`. NVIDIA's driver does not have the last two.
 struct Library {
     driver: Driver,
-    /// NVIDIA's driver does not have it.
     shown: Option<Shown>,
+    ends: Option<Ends>,
+}
+
+impl Library {
+    /// The place where the resets of a device are counted.
+    fn resets(&self, number: CUdevice) -> &'static AtomicU32 {
+        // SAFETY: the place is null or readable as long as the library is open.
+        let counted = self.ends.and_then(|ends| unsafe { ends(number).as_ref() });
+        counted.unwrap_or_else(|| Box::leak(Box::default()))
+    }
 }
 
 static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
@@ -107,9 +121,15 @@ fn open() -> Option<Library> {
             CString::new(name).map_or(ptr::null_mut(), |name| libc::dlsym(library, name.as_ptr()))
         });
         let shown = libc::dlsym(library, c"paragpu_thread_context".as_ptr());
-        // The name is ours alone, so the type is, too.
+        let ends = libc::dlsym(library, c"paragpu_primary_ends".as_ptr());
+        // The names are ours alone, so the types are, too.
         let shown = std::mem::transmute::<*mut c_void, Option<Shown>>(shown);
-        Some(Library { driver, shown })
+        let ends = std::mem::transmute::<*mut c_void, Option<Ends>>(ends);
+        Some(Library {
+            driver,
+            shown,
+            ends,
+        })
     }
 }
 
@@ -139,6 +159,7 @@ fn open() -> Option<Library> {
     Some(Library {
         driver,
         shown: None,
+        ends: None,
     })
 }
 
@@ -178,7 +199,8 @@ pub fn started() -> Option<&'static Runtime> {
 
 #[cold]
 fn start() -> Result<Runtime> {
-    let Library { driver, shown } = library()?;
+    let library = library()?;
+    let Library { driver, shown, .. } = library;
     // SAFETY: the arguments meet the requirements of the driver's manual.
     unsafe {
         let mut version = 0;
@@ -197,7 +219,9 @@ fn start() -> Result<Runtime> {
                 number,
                 properties: OnceLock::new(),
                 context: AtomicPtr::new(ptr::null_mut()),
-                resets: AtomicU32::new(0),
+                retained_at: AtomicU32::new(0),
+                shared_at: AtomicU32::new(0),
+                resets: library.resets(number),
                 retaining: Mutex::new(()),
             });
         }
@@ -214,13 +238,23 @@ fn start() -> Result<Runtime> {
             driver,
             shown: *shown,
             devices,
-            eager: asked.is_ok() && mode == EAGER_LOADING,
+            eager: asked.is_ok() && mode == abi::CU_MODULE_EAGER_LOADING,
         })
     }
 }
 
 extern "C" fn mark_forked() {
     FORKED.store(true, Ordering::Relaxed);
+}
+
+impl Device {
+    /// Its context, if that was retained and no reset has ended it.
+    fn retained(&self) -> Option<CUcontext> {
+        let context = self.context.load(Ordering::Acquire);
+        let is_current =
+            self.retained_at.load(Ordering::Relaxed) == self.resets.load(Ordering::Acquire);
+        (is_current && !context.is_null()).then_some(context)
+    }
 }
 
 impl Runtime {
@@ -244,15 +278,15 @@ impl Runtime {
             .unwrap_or(number)
     }
 
-    /// The primary context of a device, retained at the first call.
+    /// The primary context of a device, retained at the first call and after resets.
     pub fn primary(&self, ordinal: c_int) -> Result<CUcontext> {
         let device = self.device(ordinal)?;
-        let context = device.context.load(Ordering::Acquire);
-        if !context.is_null() {
+        if let Some(context) = device.retained() {
             return Ok(context);
         }
         let _retaining = device.retaining.lock();
-        let mut context = device.context.load(Ordering::Acquire);
+        let resets = device.resets.load(Ordering::Acquire);
+        let mut context = device.retained().unwrap_or(ptr::null_mut());
         if context.is_null() {
             // SAFETY: the place is ours, the device one that the driver gave.
             let retained = unsafe {
@@ -264,6 +298,7 @@ impl Runtime {
                 true => Error::new(abi::cudaErrorDevicesUnavailable),
                 false => error,
             })?;
+            device.retained_at.store(resets, Ordering::Relaxed);
             device.context.store(context, Ordering::Release);
         }
         Ok(context)
@@ -284,6 +319,9 @@ impl Runtime {
                 resets,
             });
         });
+        if device.shared_at.swap(resets, Ordering::AcqRel) != resets {
+            registry::share_again(self);
+        }
         if self.eager {
             registry::load_all(self);
         }
@@ -348,10 +386,13 @@ impl Runtime {
     pub unsafe fn reset(&self, ordinal: c_int) -> Result {
         let device = self.device(ordinal)?;
         let _retaining = device.retaining.lock();
+        let before = device.resets.load(Ordering::Acquire);
         // SAFETY: the caller upholds the contract of `cuDevicePrimaryCtxReset`.
         unsafe { self.driver.cuDevicePrimaryCtxReset(device.number) }?;
         device.context.store(ptr::null_mut(), Ordering::Release);
-        device.resets.fetch_add(1, Ordering::AcqRel);
+        if device.resets.load(Ordering::Acquire) == before {
+            device.resets.fetch_add(1, Ordering::AcqRel);
+        }
         Ok(())
     }
 

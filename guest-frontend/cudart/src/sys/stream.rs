@@ -2,12 +2,12 @@
 //! Management"; `cudaLaunchHostFunc` from "Execution Control").
 
 use super::boundary::{Out, own_default};
+use super::fail;
 use super::runtime::context;
-use super::{fail, present};
 use crate::error::Result;
 use paragpu_abi as abi;
-use paragpu_abi::{CUdeviceptr, CUstream, cudaLaunchAttributeValue};
-use std::ffi::{c_int, c_uint, c_void};
+use paragpu_abi::CUstream;
+use std::ffi::c_int;
 
 /// # Safety
 /// As documented by CUDA for `cudaStreamDestroy`.
@@ -21,23 +21,6 @@ pub(crate) unsafe fn cudaStreamDestroy(stream: CUstream) -> Result {
 }
 
 /// # Safety
-/// As documented by CUDA for `cudaStreamAttachMemAsync`.
-pub(crate) unsafe fn cudaStreamAttachMemAsync(
-    stream: CUstream,
-    address: *mut c_void,
-    length: usize,
-    flags: c_uint,
-) -> Result {
-    let address = address.addr() as CUdeviceptr;
-    // SAFETY: the caller upholds the contract of `cuStreamAttachMemAsync`.
-    unsafe {
-        context()?
-            .driver
-            .cuStreamAttachMemAsync(stream, address, length, flags)
-    }
-}
-
-/// # Safety
 /// As documented by CUDA for `cudaStreamGetDevice`.
 pub(crate) unsafe fn cudaStreamGetDevice(stream: CUstream, device: Out<'_, c_int>) -> Result {
     device.present()?;
@@ -46,22 +29,6 @@ pub(crate) unsafe fn cudaStreamGetDevice(stream: CUstream, device: Out<'_, c_int
     // SAFETY: the caller upholds the contract of `cuStreamGetDevice`.
     unsafe { runtime.driver.cuStreamGetDevice(stream, &mut number) }?;
     device.put(runtime.ordinal(number))
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaStreamSetAttribute`.
-pub(crate) unsafe fn cudaStreamSetAttribute(
-    stream: CUstream,
-    attribute: c_int,
-    value: *const cudaLaunchAttributeValue,
-) -> Result {
-    present(value)?;
-    // SAFETY: the caller upholds the contract of `cuStreamSetAttribute`.
-    unsafe {
-        context()?
-            .driver
-            .cuStreamSetAttribute(stream, attribute, value)
-    }
 }
 
 /// # Safety

@@ -674,3 +674,26 @@ fn after_a_fault_a_reset_succeeds_and_the_device_is_unavailable() {
         assert_eq!(cudaGetLastError(), abi::cudaSuccess);
     }
 }
+
+#[test]
+fn a_null_is_refused_before_a_context_is_made_or_by_the_driver() {
+    thread::spawn(|| {
+        let null = ptr::null_mut();
+        // SAFETY: the pointers are null, and the fake follows none.
+        unsafe {
+            assert_eq!(
+                cudaIpcGetMemHandle(ptr::null_mut(), null),
+                abi::cudaErrorInvalidValue
+            );
+            assert_eq!(calls(), [""; 0], "the runtime's own check is the first");
+            // The fake has no pools.
+            assert_eq!(
+                cudaMemPoolDestroy(null),
+                abi::cudaErrorCallRequiresNewerDriver
+            );
+            assert_ne!(calls(), [""; 0], "the driver's check follows the context's");
+        }
+    })
+    .join()
+    .expect("no panic");
+}

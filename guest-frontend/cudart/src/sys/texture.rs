@@ -1,9 +1,10 @@
 //! Texture and surface objects (CUDA Runtime API, chapters "Texture Object
 //! Management" and "Surface Object Management").
 
+use super::array::descriptor;
 use super::boundary::Out;
 use super::memory::{device, pointer};
-use super::runtime::context;
+use super::runtime::{Runtime, context};
 use super::{fail, present, zeroed};
 use crate::channel;
 use crate::error::Result;
@@ -39,7 +40,16 @@ pub(crate) unsafe fn cudaCreateTextureObject(
     present(object)?;
     present(texture)?;
     // SAFETY: `texture` is valid, as the caller promises.
-    let texture = driver_texture(unsafe { &*texture });
+    let texture = unsafe { &*texture };
+    // Integers are not interpolated.
+    if texture.filterMode == abi::cudaFilterModeLinear
+        && texture.readMode == abi::cudaReadModeElementType
+        // SAFETY: the caller upholds the contract of `is_integer`.
+        && unsafe { is_integer(runtime, &resource) }
+    {
+        return fail(abi::cudaErrorInvalidFilterSetting);
+    }
+    let texture = driver_texture(texture);
     // A view has one layout in both interfaces.
     let view = view.cast::<CUDA_RESOURCE_VIEW_DESC>();
     // SAFETY: the caller upholds the contract of `cuTexObjectCreate`.
@@ -96,21 +106,6 @@ pub(crate) unsafe fn cudaGetTextureObjectTextureDesc(
             .cuTexObjectGetTextureDesc(&mut found, object)
     }?;
     texture.put(runtime_texture(&found))
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGetTextureObjectResourceViewDesc`.
-pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
-    view: *mut cudaResourceViewDesc,
-    object: CUtexObject,
-) -> Result {
-    present(view)?;
-    // SAFETY: the caller upholds the contract of `cuTexObjectGetResourceViewDesc`.
-    unsafe {
-        context()?
-            .driver
-            .cuTexObjectGetResourceViewDesc(view.cast(), object)
-    }
 }
 
 /// # Safety
@@ -264,6 +259,33 @@ unsafe fn runtime_resource(resource: &CUDA_RESOURCE_DESC) -> Result<cudaResource
         res,
         // SAFETY: the record has integers, pointers and optional functions.
         ..unsafe { zeroed() }
+    })
+}
+
+/// Whether a resource has integers, which textures do not convert.
+///
+/// # Safety
+/// `resource.res` is of the kind that `resType` says.
+unsafe fn is_integer(runtime: &Runtime, resource: &CUDA_RESOURCE_DESC) -> bool {
+    // SAFETY: every field of the union is plain data; the record's type says which is set.
+    let format = unsafe {
+        match resource.resType {
+            abi::CU_RESOURCE_TYPE_ARRAY => {
+                let found = descriptor(runtime, resource.res.array);
+                found.map(|found| found.Format).ok()
+            }
+            abi::CU_RESOURCE_TYPE_LINEAR => Some(resource.res.linear.format),
+            abi::CU_RESOURCE_TYPE_PITCH2D => Some(resource.res.pitch2D.format),
+            _ => None,
+        }
+    };
+    let kind = format.and_then(|format| c_int::try_from(format).ok());
+    kind.is_some_and(|format| {
+        let kind = channel::descriptor(format, 1).f;
+        matches!(
+            kind,
+            abi::cudaChannelFormatKindSigned | abi::cudaChannelFormatKindUnsigned
+        )
     })
 }
 

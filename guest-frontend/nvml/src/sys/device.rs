@@ -2,6 +2,9 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
+use paragpu_abi::{
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+};
 use paragpu_protocol::layout::MAX_DEVICES;
 
 use super::boundary::{In, Out, Text};
@@ -10,8 +13,10 @@ use super::{pcie, put_text};
 use crate::code::{Code, Result};
 use crate::types::{nvmlDevice_t, nvmlUUID_t, version_of};
 
-/// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
-const CAPABILITY: [u32; 2] = [75, 76];
+const CAPABILITY: [u32; 2] = [
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR.cast_unsigned(),
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR.cast_unsigned(),
+];
 /// NVML_UUID_TYPE_ASCII and _BINARY.
 const UUID_TEXT: c_uint = 1;
 const UUID_BYTES: c_uint = 2;

@@ -6,9 +6,12 @@ use paragpu_abi::nvml::FIELD;
 
 use super::boundary::Out;
 use super::init::devices;
-use super::{FromFigures, ask, device, numbers};
+use super::{FromFigures, ask, device, numbers, present, put};
 use crate::code::{Code, Result};
-use crate::types::{PciInfo2, nvmlDevice_t, nvmlPciInfo_t};
+use crate::types::{
+    PciInfo2, nvmlDevice_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t,
+    nvmlPciInfo_t, version_of,
+};
 
 /// NVML_FEATURE_ENABLED.
 const ENABLED: u64 = 1;
@@ -44,6 +47,68 @@ pub(crate) fn check(ordinal: u32, figure: u32) -> Result {
 pub(crate) fn is_active(ordinal: u32) -> bool {
     let state = ask(ordinal, numbers::nvmlDeviceGetNvLinkState, &[(0, 1)]);
     state.is_ok_and(|state| state.values.first() == Some(&ENABLED))
+}
+
+/// Of a GPU that no fabric links: NVML_GPU_FABRIC_STATE_NOT_SUPPORTED. PyTorch's symmetric
+/// memory requires that a GPU of Hopper answers.
+const NO_FABRIC: nvmlGpuFabricInfo_t = nvmlGpuFabricInfo_t {
+    cluster_uuid: [0; 16],
+    status: Code::SUCCESS.0,
+    clique_id: 0,
+    state: 0,
+};
+
+pub(crate) fn nvmlDeviceGetGpuFabricInfo(
+    handle: nvmlDevice_t,
+    info: Out<'_, nvmlGpuFabricInfo_t>,
+) -> Result {
+    device(handle)?;
+    info.present()?.put(NO_FABRIC)
+}
+
+/// # Safety
+/// As documented by NVML: `info` is null or a structure of the version in its first word.
+pub(crate) unsafe fn nvmlDeviceGetGpuFabricInfoV(
+    handle: nvmlDevice_t,
+    info: *mut nvmlGpuFabricInfo_v2_t,
+) -> Result {
+    device(handle)?;
+    present(info)?;
+    // SAFETY: it is not null, so it begins with its version.
+    let version = unsafe { info.cast::<c_uint>().read() };
+    let nvmlGpuFabricInfo_t {
+        cluster_uuid,
+        status,
+        clique_id,
+        state,
+    } = NO_FABRIC;
+    let health_mask = 0;
+    let head = nvmlGpuFabricInfo_v2_t {
+        version,
+        cluster_uuid,
+        status,
+        clique_id,
+        state,
+        health_mask,
+    };
+    if version == version_of::<nvmlGpuFabricInfo_v2_t>(2) {
+        // SAFETY: the version says that the structure is this one.
+        return unsafe { put(info, head) };
+    }
+    if version == version_of::<nvmlGpuFabricInfo_v3_t>(3) {
+        let health_summary = 0;
+        // SAFETY: likewise.
+        return unsafe {
+            put(
+                info.cast(),
+                nvmlGpuFabricInfo_v3_t {
+                    head,
+                    health_summary,
+                },
+            )
+        };
+    }
+    Err(Code::ARGUMENT_VERSION_MISMATCH)
 }
 
 pub(crate) fn nvmlDeviceGetNvLinkRemotePciInfo(

@@ -147,8 +147,9 @@ fn run_on_all_cpus() -> Result {
     (got == 0).then_some(()).ok_or(Code::UNKNOWN)
 }
 
-/// Undoes [`nvmlDeviceSetCpuAffinity`], for any device.
-pub(crate) fn nvmlDeviceClearCpuAffinity(_: nvmlDevice_t) -> Result {
+/// Undoes [`nvmlDeviceSetCpuAffinity`].
+pub(crate) fn nvmlDeviceClearCpuAffinity(handle: nvmlDevice_t) -> Result {
+    device(handle)?;
     run_on_all_cpus()
 }
 

@@ -54,7 +54,7 @@ impl Bench {
         let test = env::current_exe().expect("own path");
         let target = test.ancestors().nth(3).expect("target/PROFILE/deps");
         run(Command::new(root().join("guest-frontend/link/link.sh"))
-            .arg("redirect")
+            .arg("libparagpu-redirect.so")
             .arg(bench.folder.path())
             .env("CARGO_TARGET_DIR", target));
         let runtime = bench.path("lib/libcudart.so.13");
@@ -235,6 +235,26 @@ fn programs_with_a_limit_of_file_sizes_are_redirected() {
         "{:?}",
         output.status
     );
+}
+
+#[test]
+fn programs_whose_code_may_not_be_changed_run_as_they_are() {
+    let Some(bench) = Bench::new() else { return };
+    let (sealed, program) = (bench.path("sealed"), bench.path("plain"));
+    bench.compile("sealed.c", &sealed, &[], false);
+    bench.compile("carrier.c", &program, &["-DPLAIN", "-s"], true);
+    let mut command = bench.command(&sealed);
+    let output = run(command.arg(&program));
+    let errors = text(&output.stderr);
+    assert_eq!(
+        errors.matches("does not let its code be changed").count(),
+        1,
+        "{errors}"
+    );
+    // NVIDIA's own code ran, and found no driver of NVIDIA's.
+    assert_ne!(text(&output.stdout).trim(), "2");
+    // Without the filter it is redirected.
+    assert_eq!(text(&run(&mut bench.command(&program)).stdout), "2\n");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use paragpu_redirect::facts::{Facts, TEXT};
 use paragpu_redirect::image::Image;
+use paragpu_redirect::program::Program;
 use paragpu_redirect::symbols::{Table, shared, shared_entries};
 use paragpu_redirect::{find, switch};
 
@@ -11,6 +12,7 @@ pub fn any_bytes(data: &[u8]) {
         let _ = Facts::parse(text);
     }
     let _ = switch::configured(data);
+    let _ = Program::of_file(&data);
     let Some(image) = Image::of_file(data) else {
         return;
     };

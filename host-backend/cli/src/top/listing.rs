@@ -3,7 +3,7 @@
 use paragpu_control::turn::TimeShare;
 
 use super::view::{Gpu, Row, View, Vm};
-use crate::sessions::{age, bytes, lines, right, table};
+use crate::sessions::{age, bytes, cells, lines, right, table};
 
 /// One table.
 pub(super) struct Listing {
@@ -95,7 +95,7 @@ impl Listing {
                 right(&mut table, place);
             }
         }
-        table.add_rows(self.rows);
+        table.add_rows(self.rows.into_iter().map(cells));
         lines(&table)
     }
 }

@@ -14,7 +14,7 @@ use crate::handshake::{Arrival, Guest, Pending, Progress, SessionRequest};
 use crate::listener::Peer;
 use crate::protection::Certified;
 use crate::session::{Facts, Session, now};
-use crate::tenants::DeviceProcess;
+use crate::tenants::{DeviceProcess, check_tenant};
 use crate::worker::{GRACE, State, Worker};
 
 impl Broker {
@@ -116,10 +116,16 @@ impl Broker {
             self.refuse(guest, &reason);
             return;
         }
-        if request.arrives.is_some()
-            && let Err(reason) = self.leases.admit_arrival(&request.vm)
-        {
-            return self.refuse(guest, &reason);
+        if let Some(arrival) = &request.arrives {
+            // What this daemon knows about a session of this host counts.
+            if let Some(session) = self.workers.with_token(&arrival.token) {
+                request.vm = session.facts.vm.clone();
+            }
+            let admitted = check_tenant(&request.vm);
+            let admitted = admitted.and_then(|()| self.leases.admit_arrival(&request.vm));
+            if let Err(reason) = admitted {
+                return self.refuse(guest, &reason);
+            }
         }
         if let Peer::Certified(Certified { identity, .. }) = &guest.peer {
             if let Err(reason) = self.leases.admit(identity) {
@@ -148,20 +154,14 @@ impl Broker {
         let arrives = request.arrives.as_ref();
         let moves = arrives.and_then(|arrival| self.workers.with_token(&arrival.token));
         if moves.is_some_and(|session| !session.arrives)
-            && let Some(arrival) = arrives.filter(|arrival| arrival.reconnects)
+            && arrives.is_some_and(|arrival| arrival.reconnects)
         {
             // The guest would find the source, which has the same token.
-            let reason = match arrival.local {
-                true => {
-                    "the window of the session is that of an earlier connection of its program: \
-                     the session can move to another daemon, but not to another GPU of this one"
-                }
-                false => {
-                    "the session is at this daemon already: to move it to another GPU, give \
-                     --to-gpu N without --to"
-                }
-            };
-            return self.refuse(guest, reason);
+            return self.refuse(
+                guest,
+                "the session is at this daemon already: to move it to another GPU, give \
+                 --to-gpu N without --to",
+            );
         }
         let moves = moves.is_some();
         if let Err(reason) = self.guest_addresses().home(&guest, &request) {
@@ -460,8 +460,8 @@ impl Broker {
         true
     }
 
-    /// When the certificate of an arriving session's guest expires. The source worker may be
-    /// compromised, so what this daemon knows about a session of this host counts.
+    /// When the certificate of an arriving session's guest expires. What this daemon knows
+    /// about a session of this host counts.
     fn expiry_of(&self, arrival: &Arrival) -> Option<u64> {
         match self.workers.with_token(&arrival.token) {
             Some(session) => session.facts.expires,

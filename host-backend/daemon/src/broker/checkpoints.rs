@@ -4,6 +4,7 @@
 //! exists. The worker also has the schedule, and continues it if the daemon dies. A
 //! later daemon only lists it.
 
+use std::path::Path;
 use std::time::Instant;
 
 use paragpu_control::admin::{Figures, Response};
@@ -28,9 +29,9 @@ impl Broker {
         self.operations.schedules.written(session, again, outcome);
     }
 
-    /// Ends a session's periodic checkpoints.
-    pub(super) fn end_checkpoints(&mut self, session: u64) -> Response {
-        match self.operations.schedules.end(session) {
+    /// Ends a session's periodic checkpoints into a directory.
+    pub(super) fn end_checkpoints(&mut self, session: u64, directory: &Path) -> Response {
+        match self.operations.schedules.end(session, directory) {
             Ok(()) => {
                 self.pass_schedule(session, None);
                 Response::Done(Figures::default())

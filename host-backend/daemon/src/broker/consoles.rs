@@ -160,9 +160,10 @@ impl Broker {
                 },
                 Ok(Request::Checkpoint {
                     session,
+                    directory,
                     every: Some(0),
                     ..
-                }) => self.end_checkpoints(session),
+                }) => self.end_checkpoints(session, &directory),
                 Ok(Request::Checkpoint {
                     session,
                     directory,

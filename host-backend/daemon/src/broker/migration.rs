@@ -42,6 +42,8 @@ pub(super) struct Migration {
 pub(super) struct Member {
     pub(super) session: u64,
     pub(super) vm: String,
+    /// The session of this daemon that continues it.
+    pub(super) successor: Option<u64>,
     /// The gate at which it waits for the others, if it does.
     pub(super) step: Option<Step>,
 }
@@ -201,7 +203,13 @@ impl Member {
     /// The operator's report.
     pub(super) fn over(self, outcome: Outcome) -> Moved {
         let (figures, error) = match outcome {
-            Ok(figures) => (figures, None),
+            Ok(figures) => (
+                Figures {
+                    new_session: self.successor,
+                    ..figures
+                },
+                None,
+            ),
             Err(error) => (Figures::default(), Some(error)),
         };
         Moved {

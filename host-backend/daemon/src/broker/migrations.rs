@@ -9,13 +9,14 @@ use std::time::Instant;
 use paragpu_config::Communicator;
 use paragpu_control::admin::{Migrate, Moved, Response};
 use paragpu_control::worker::{self, Route, Step, ToWorker};
-use paragpu_protocol::handshake::ANY_DEVICE;
+use paragpu_protocol::codec::Text;
+use paragpu_protocol::handshake::{ANY_DEVICE, Arrive, MAGIC, VERSION};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::Broker;
 use super::migration::{Member, Migration, Stage};
 use super::order::{Kind, Ordered, Outcome};
-use crate::link::Destination;
+use crate::link::{Destination, announce};
 use crate::listener::Peer;
 
 /// Maximum number of moves of a VM that end because one of its programs shares memory
@@ -194,6 +195,7 @@ impl Broker {
         Member {
             session,
             vm: found.map_or_else(String::new, |found| found.facts.vm.clone()),
+            successor: None,
             step: None,
         }
     }
@@ -240,7 +242,8 @@ impl Broker {
         Ok(())
     }
 
-    /// Orders a session's worker to move it. Returns the worker's key.
+    /// Announces a session to the destination, and orders its worker to move it there.
+    /// Returns the worker's key.
     fn depart(
         &mut self,
         console: u64,
@@ -250,12 +253,13 @@ impl Broker {
         gates: Option<&[OwnedFd; 3]>,
     ) -> Result<u64, String> {
         let key = self.orderable(session)?;
-        let facts = self.workers.session(session).map(|it| &it.facts);
-        let has = facts.map(|facts| facts.communicator.as_str());
-        let expires = facts.and_then(|facts| facts.expires).unwrap_or(0);
+        let Some(found) = self.workers.session(session) else {
+            return Err(format!("there is no session {session}"));
+        };
+        let facts = &found.facts;
         // The connection is handed over if possible.
         let follows = match (goal.local, goal.communicator.as_str()) {
-            (true, wanted) if has == Some(wanted) => "",
+            (true, wanted) if facts.communicator == wanted => "",
             (false, "") => "tcp",
             (_, wanted) => wanted,
         };
@@ -263,14 +267,26 @@ impl Broker {
             .operations
             .links
             .open(&goal.place, self.listeners.tls.as_ref())?;
+        let arrive = Arrive {
+            magic: MAGIC,
+            version: VERSION,
+            vm: Text(&facts.vm),
+            device: facts.ordinal,
+            token: found.token,
+            guest_pid: facts.guest_pid,
+            communicator: Text(&facts.communicator),
+            follows: Text(follows),
+            wanted: goal.wanted,
+            expires: facts.expires.unwrap_or(0),
+        };
+        announce(&link, &arrive, &goal.place)?;
         let message = ToWorker::Migrate(worker::Migrate {
             local: goal.local,
+            here: !goal.elsewhere,
             held: gates.is_some(),
-            wanted: goal.wanted,
             follows: follows.to_owned(),
             precopy: goal.precopy,
             hand_over: goal.hand_over,
-            expires,
         });
         let mut fds: Vec<BorrowedFd<'_>> = vec![link.as_fd()];
         fds.extend(gates.into_iter().flatten().map(OwnedFd::as_fd));
@@ -462,16 +478,28 @@ impl Broker {
     }
 
     /// Records that a session moved away, so that its guest is redirected if it still
-    /// connects here.
+    /// connects here. If another worker of this daemon continues it, that session gets its
+    /// share.
     pub(super) fn departed(&mut self, key: u64, route: Route) {
         self.operations.forget_departed();
         let Some(session) = self.workers.served_by_mut(key) else {
             return;
         };
-        // No worker continues it here.
+        // This worker no longer continues it.
         let token = std::mem::take(&mut session.token);
+        let left = session.facts.session;
         if token != [0; 16] && !route.communicator.is_empty() {
             self.operations.depart(token, route);
+        }
+        let successor = self.workers.with_token(&token);
+        let successor = successor.map(|session| session.facts.session);
+        if let Some((_, migration)) = self.operations.migration_of(key)
+            && let Some(member) = migration.members.get_mut(&key)
+            && let Some(successor) = successor
+        {
+            member.successor = Some(successor);
+            self.shares.hand_on(left, successor);
+            self.follow_shares();
         }
     }
 

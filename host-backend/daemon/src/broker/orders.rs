@@ -67,6 +67,9 @@ impl Broker {
         if end && every.is_some() {
             return Err("--end and --every exclude each other".into());
         }
+        if every.is_some() {
+            self.operations.schedules.check(session, directory)?;
+        }
         let again = every.map(|seconds| CheckpointSchedule {
             directory: directory.to_owned(),
             every: Duration::from_secs(seconds),

@@ -21,6 +21,7 @@ use super::orders::absolute;
 use super::token::token;
 use crate::handshake::SessionRequest;
 use crate::session::{Facts, Session, now};
+use crate::tenants::check_tenant;
 
 /// How long a restore waits for a worker.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -163,8 +164,9 @@ impl Broker {
         Ok(())
     }
 
-    /// Checks that the host has neither the session of a directory nor too many others, and
-    /// that an agent's checkpoint is of its lease: the worker that wrote it named the VM.
+    /// Checks that the host has neither the session of a directory nor too many others, that
+    /// its VM's name can be shown, and that an agent's checkpoint is of its lease: the worker
+    /// that wrote it named the VM.
     fn may_restore(
         &self,
         console: u64,
@@ -172,6 +174,7 @@ impl Broker {
         wanted: &Wanted,
     ) -> Result<(), String> {
         let shown = wanted.directory.display();
+        check_tenant(&owner.vm).map_err(|error| format!("{shown}: {error}"))?;
         let consoles = &self.inquiries.consoles;
         if consoles.get(&console).is_some_and(|it| it.is_agent)
             && self.leases.of(console) != Some(&owner.vm)

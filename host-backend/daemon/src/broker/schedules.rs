@@ -1,6 +1,7 @@
 //! The schedules of sessions' periodic checkpoints, and when the next ones are due.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use paragpu_control::admin::CheckpointInfo;
@@ -55,6 +56,23 @@ impl Schedules {
         periodic.is_some_and(|periodic| periodic.again == *again)
     }
 
+    /// Checks that a session has no schedule for another directory: it has one at most.
+    pub(super) fn check(&self, session: u64, directory: &Path) -> Result<(), String> {
+        let other = self
+            .0
+            .get(&session)
+            .map(|periodic| &periodic.again.directory);
+        match other.filter(|other| *other != directory) {
+            Some(other) => Err(format!(
+                "session {session} is checkpointed periodically into {other}, not {}: to end that, \
+                 run `paragpu checkpoint {session} {other} --every off`",
+                directory.display(),
+                other = other.display(),
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Adopts the schedule of a session of an earlier daemon; its worker keeps it.
     pub(super) fn adopt(&mut self, session: u64, again: CheckpointSchedule) {
         let periodic = Periodic {
@@ -97,8 +115,9 @@ impl Schedules {
     /// Ends a session's periodic checkpoints.
     ///
     /// # Errors
-    /// There are none, or its worker keeps them.
-    pub(super) fn end(&mut self, session: u64) -> Result<(), String> {
+    /// There are none, they go into another directory, or its worker keeps them.
+    pub(super) fn end(&mut self, session: u64, directory: &Path) -> Result<(), String> {
+        self.check(session, directory)?;
         let periodic = self
             .0
             .get(&session)
@@ -152,5 +171,32 @@ impl Schedules {
             age: periodic.age().as_secs_f64(),
             error: periodic.error.clone(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paragpu_control::admin::Figures;
+
+    use super::*;
+
+    #[test]
+    fn a_session_has_one_schedule_at_most() {
+        let [here, there] = ["/here", "/there"].map(Path::new);
+        let mut schedules = Schedules::default();
+        assert_eq!(schedules.check(7, here), Ok(()));
+        let again = CheckpointSchedule {
+            directory: here.into(),
+            every: Duration::from_secs(60),
+        };
+        schedules.written(7, again, &Ok(Figures::default()));
+        assert_eq!(schedules.check(7, here), Ok(()));
+        for refused in [schedules.check(7, there), schedules.end(7, there)] {
+            let reason = refused.unwrap_err();
+            assert!(reason.contains("into /here, not /there"), "{reason}");
+        }
+        assert!(schedules.contain(7));
+        assert_eq!(schedules.end(7, here), Ok(()));
+        assert!(!schedules.contain(7));
     }
 }

@@ -246,6 +246,21 @@ fn sessions_of_a_vm_share_its_time() {
 }
 
 #[test]
+fn a_sessions_share_moves_with_it() {
+    let (mut shares, now) = (Shares::default(), Instant::now());
+    shares.join(1, "a", "cuda:0");
+    shares.join(2, "a", "cuda:0");
+    shares.give(Owner::Session(1), share(30));
+    shares.join(3, "a", "cuda:1");
+    shares.hand_on(1, 3);
+    shares.hand_on(2, 1);
+    shares.leave(1, now);
+    shares.follow(&Host::default(), now);
+    assert_eq!(shares.info(3).unwrap().share, share(30));
+    assert_eq!(shares.info(2), None, "nobody has a share on its GPU");
+}
+
+#[test]
 fn a_lease_has_time_in_proportion_to_its_memory() {
     let (mut shares, now) = (Shares::default(), Instant::now());
     for (session, vm, gib) in [(1, "lease-0-1", 20), (2, "lease-0-2", 60)] {

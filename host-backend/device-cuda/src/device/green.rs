@@ -2,7 +2,7 @@
 
 use super::{CudaDevice, OpenStream, find};
 use crate::sys::{Context, Green, SmPart};
-use paragpu_device::green::{INVALID_RESOURCE_CONFIGURATION, REMAINING, check_count, members};
+use paragpu_device::green::{REMAINING, check_count, members};
 use paragpu_device::{GreenDevice, GreenId, Result, StreamId};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{SmGroups, SmResource, SmSplit};
@@ -48,7 +48,7 @@ fn take(context: &Context, input: &SmPart, step: &SmSplit) -> Result<Vec<SmPart>
     let taken: Option<Vec<SmPart>> = taken.map(|part| part.cloned()).collect();
     match taken {
         Some(taken) if !taken.is_empty() => Ok(taken),
-        _ => Err(INVALID_RESOURCE_CONFIGURATION.into()),
+        _ => Err(Status::INVALID_RESOURCE_CONFIGURATION.into()),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Streams.
 
 use super::green::release;
-use super::{CudaDevice, MAX_SLEEP, NON_BLOCKING, OpenStream, stream, unshared};
+use super::{CudaDevice, MAX_SLEEP, OpenStream, stream, unshared};
+use paragpu_abi::CU_STREAM_NON_BLOCKING;
 use paragpu_device::{Result, StreamDevice, StreamId};
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
@@ -9,8 +10,10 @@ use std::time::Duration;
 
 impl StreamDevice for CudaDevice {
     fn stream_create(&mut self, flags: u32, priority: i32) -> Result<StreamId> {
-        let stream = self.context.stream_create(flags & NON_BLOCKING, priority)?;
-        let blocking = flags & NON_BLOCKING == 0;
+        let stream = self
+            .context
+            .stream_create(flags & CU_STREAM_NON_BLOCKING, priority)?;
+        let blocking = flags & CU_STREAM_NON_BLOCKING == 0;
         Ok(StreamId(self.streams.insert(Arc::new(OpenStream {
             stream,
             blocking,

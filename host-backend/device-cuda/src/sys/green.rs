@@ -1,10 +1,12 @@
 //! Green contexts. The driver's resource records are opaque: they never leave this
 //! process, and only records from the driver are passed to it.
 
-use core::ffi::{c_int, c_uint};
+use core::ffi::c_uint;
 use std::ptr;
 
-use paragpu_abi::CUdevResource;
+use paragpu_abi::{
+    CU_DEV_RESOURCE_TYPE_SM, CU_GREEN_CTX_DEFAULT_STREAM, CU_STREAM_NON_BLOCKING, CUdevResource,
+};
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::SmResource;
@@ -13,12 +15,6 @@ use super::context::Context;
 use super::driver::check;
 use super::resources::{Green, Stream};
 
-/// CU_DEV_RESOURCE_TYPE_SM.
-const MULTIPROCESSORS: c_int = 1;
-/// CU_GREEN_CTX_DEFAULT_STREAM, which CUDA requires.
-const DEFAULT_STREAM: c_uint = 1;
-/// CU_STREAM_NON_BLOCKING, which CUDA requires for streams of green contexts.
-const NON_BLOCKING: c_uint = 1;
 /// Maximum number of groups of a split: more than a GPU has multiprocessors.
 const MAX_GROUPS: u32 = 255;
 
@@ -38,7 +34,7 @@ impl SmPart {
     /// Its multiprocessors; zeros if it is not an SM resource.
     pub fn multiprocessors(&self) -> SmResource {
         let [count, least, alignment, ..] = match self.0.r#type {
-            MULTIPROCESSORS => self.0._oversize,
+            CU_DEV_RESOURCE_TYPE_SM => self.0._oversize,
             _ => [0; 12],
         };
         SmResource {
@@ -66,7 +62,7 @@ impl Context {
         let place = &mut resource.0;
         // SAFETY: an out-parameter; the device is the context's.
         check(unsafe {
-            (self.driver.cuDeviceGetDevResource)(self.device, place, MULTIPROCESSORS)
+            (self.driver.cuDeviceGetDevResource)(self.device, place, CU_DEV_RESOURCE_TYPE_SM)
         })?;
         Ok(resource)
     }
@@ -109,7 +105,12 @@ impl Context {
         check(unsafe { (self.driver.cuDevResourceGenerateDesc)(&mut description, first, number) })?;
         // SAFETY: an out-parameter; the driver just created the descriptor.
         check(unsafe {
-            (self.driver.cuGreenCtxCreate)(&mut green, description, self.device, DEFAULT_STREAM)
+            (self.driver.cuGreenCtxCreate)(
+                &mut green,
+                description,
+                self.device,
+                CU_GREEN_CTX_DEFAULT_STREAM,
+            )
         })?;
         Ok(Green::new(green))
     }
@@ -120,7 +121,7 @@ impl Context {
         let place = &mut resource.0;
         // SAFETY: an out-parameter; the green context is alive.
         check(unsafe {
-            (self.driver.cuGreenCtxGetDevResource)(green.raw(), place, MULTIPROCESSORS)
+            (self.driver.cuGreenCtxGetDevResource)(green.raw(), place, CU_DEV_RESOURCE_TYPE_SM)
         })?;
         Ok(resource)
     }
@@ -139,7 +140,7 @@ impl Context {
         })?;
         let mut stream = ptr::null_mut();
         // SAFETY: an out-parameter; the green context is alive.
-        check(unsafe { create(&mut stream, green.raw(), NON_BLOCKING, priority) })?;
+        check(unsafe { create(&mut stream, green.raw(), CU_STREAM_NON_BLOCKING, priority) })?;
         Ok(Stream::new(stream))
     }
 }

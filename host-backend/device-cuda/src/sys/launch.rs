@@ -4,7 +4,12 @@ use core::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use paragpu_abi::{CUlaunchConfig, CUstream, cudaLaunchAttribute, cudaLaunchAttributeValue, dim3};
+use paragpu_abi::{
+    CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT,
+    CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT, CUlaunchConfig, CUstream, cudaLaunchAttribute,
+    cudaLaunchAttributeValue, dim3,
+};
 use paragpu_device::{HostFunction, Launch, Result};
 use paragpu_protocol::table as wire;
 
@@ -16,8 +21,10 @@ impl Context {
     /// cuLaunchKernelEx with a parameter buffer, whose size the caller has checked against
     /// the function's parameters.
     pub fn launch(&self, launch: &Launch<'_>, function: &Function, stream: &Stream) -> Result<()> {
-        const PARAMETERS: *mut c_void = ptr::without_provenance_mut(1);
-        const PARAMETERS_SIZE: *mut c_void = ptr::without_provenance_mut(2);
+        const PARAMETERS: *mut c_void =
+            ptr::without_provenance_mut(CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT);
+        const PARAMETERS_SIZE: *mut c_void =
+            ptr::without_provenance_mut(CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT);
         let mut attributes = ROOM;
         let config = configuration(launch, &mut attributes, stream.raw());
         let mut size = launch.parameters.len();
@@ -85,11 +92,6 @@ impl Context {
     }
 }
 
-/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE, _CLUSTER_DIMENSION, _PROGRAMMATIC_STREAM_SERIALIZATION.
-const COOPERATIVE: i32 = 2;
-const CLUSTER: i32 = 4;
-const PROGRAMMATIC: i32 = 6;
-
 /// Attributes that a launch can have: three of its own and its preferences.
 const MAX_ATTRIBUTES: usize = 3 + wire::Launch::PREFERENCES.len();
 
@@ -106,7 +108,10 @@ fn configuration(
     stream: CUstream,
 ) -> CUlaunchConfig {
     let permitted = cudaLaunchAttributeValue { syncPolicy: 1 };
-    let programmatic = launch.programmatic.then_some((PROGRAMMATIC, permitted));
+    let programmatic = launch.programmatic.then_some((
+        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        permitted,
+    ));
     let all = attributes_of(launch).chain(programmatic);
     let mut count = 0;
     for (place, (id, val)) in attributes.iter_mut().zip(all) {
@@ -134,12 +139,15 @@ pub(super) fn attributes_of(
     launch: &Launch<'_>,
 ) -> impl Iterator<Item = (i32, cudaLaunchAttributeValue)> {
     let cooperative = cudaLaunchAttributeValue { cooperative: 1 };
-    let cooperative = launch.cooperative.then_some((COOPERATIVE, cooperative));
+    let cooperative = launch
+        .cooperative
+        .then_some((CU_LAUNCH_ATTRIBUTE_COOPERATIVE, cooperative));
     let [x, y, z] = launch.cluster;
     let cluster = cudaLaunchAttributeValue {
         clusterDim: dim3 { x, y, z },
     };
-    let cluster = (launch.cluster != [0; 3]).then_some((CLUSTER, cluster));
+    let cluster =
+        (launch.cluster != [0; 3]).then_some((CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, cluster));
     let preferences = launch.preferences.iter();
     let preferences = preferences.map(|one| (one.attribute.cast_signed(), value(&one.value)));
     cooperative.into_iter().chain(cluster).chain(preferences)

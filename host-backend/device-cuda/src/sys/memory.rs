@@ -5,16 +5,16 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
-use paragpu_abi::{CUmemAllocationProp, cudaMemAccessDesc, cudaMemLocation};
+use paragpu_abi::{
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUmemAllocationProp, cudaMemAccessDesc,
+    cudaMemLocation,
+};
 use paragpu_device::{Access, Error, Result};
 use paragpu_protocol::status::Status;
 
 use super::context::Context;
 use super::driver::{check, check_named};
 use super::resources::Stream;
-
-/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
-const DESCRIPTOR: c_int = 1;
 
 /// A range of addresses that this process owns: device memory that is mapped,
 /// or host memory that is registered.
@@ -79,7 +79,8 @@ impl Context {
         let d = &self.driver;
         let property = CUmemAllocationProp {
             r#type: 1,
-            requestedHandleTypes: DESCRIPTOR, // another worker can take it over
+            // Another worker can take it over.
+            requestedHandleTypes: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
             location: self.location(),
             win32HandleMetaData: ptr::null_mut(),
             allocFlags: [0; 8],
@@ -150,7 +151,12 @@ impl Context {
         let out = ptr::from_mut(&mut descriptor).cast();
         // SAFETY: the handle is alive; for this type the driver writes an int.
         check_named("cuMemExportToShareableHandle", unsafe {
-            (self.driver.cuMemExportToShareableHandle)(out, handle, DESCRIPTOR, 0)
+            (self.driver.cuMemExportToShareableHandle)(
+                out,
+                handle,
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                0,
+            )
         })?;
         if descriptor < 0 {
             return Err(Status::UNKNOWN.into());
@@ -181,7 +187,11 @@ impl Context {
         let from = ptr::without_provenance_mut(descriptor.as_raw_fd() as usize);
         // SAFETY: an out-parameter and an open descriptor.
         check_named("cuMemImportFromShareableHandle", unsafe {
-            (self.driver.cuMemImportFromShareableHandle)(&mut handle, from, DESCRIPTOR)
+            (self.driver.cuMemImportFromShareableHandle)(
+                &mut handle,
+                from,
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+            )
         })?;
         self.place(address, size, handle)?;
         Ok(handle)

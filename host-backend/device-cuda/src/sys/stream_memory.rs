@@ -2,17 +2,27 @@
 
 use std::ptr;
 
-use paragpu_abi::{CUDA_BATCH_MEM_OP_NODE_PARAMS, CUstreamBatchMemOpParams};
+use paragpu_abi::{
+    CU_STREAM_MEM_OP_BARRIER, CU_STREAM_MEM_OP_WAIT_VALUE_32, CU_STREAM_MEM_OP_WAIT_VALUE_64,
+    CU_STREAM_MEM_OP_WRITE_VALUE_32, CU_STREAM_MEM_OP_WRITE_VALUE_64,
+    CUDA_BATCH_MEM_OP_NODE_PARAMS, CUstreamBatchMemOpParams,
+};
 use paragpu_device::{MemoryOperation, Result, Until};
 
 use super::context::Context;
 use super::driver::check;
 use super::resources::Stream;
 
-/// CUstreamBatchMemOpType.
-const WAIT: [u64; 2] = [1, 4];
-const WRITE: [u64; 2] = [2, 5];
-const BARRIER: u64 = 6;
+/// Of a word and of a wide one.
+const WAIT: [u64; 2] = [
+    CU_STREAM_MEM_OP_WAIT_VALUE_32 as u64,
+    CU_STREAM_MEM_OP_WAIT_VALUE_64 as u64,
+];
+const WRITE: [u64; 2] = [
+    CU_STREAM_MEM_OP_WRITE_VALUE_32 as u64,
+    CU_STREAM_MEM_OP_WRITE_VALUE_64 as u64,
+];
+const BARRIER: u64 = CU_STREAM_MEM_OP_BARRIER as u64;
 
 /// An operation in the driver's format.
 fn record(operation: &MemoryOperation) -> CUstreamBatchMemOpParams {

@@ -4,6 +4,7 @@
 use core::ffi::{c_int, c_void};
 use std::ptr;
 
+use paragpu_abi::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
 
@@ -20,8 +21,6 @@ const ARRAYS: usize = 4;
 const FREE: usize = 13;
 /// Maximum number of TPCs.
 const MAX_TPCS: usize = 128;
-/// CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT; a TPC has two.
-const MULTIPROCESSORS: c_int = 16;
 
 type Allocate = unsafe extern "C" fn(*mut *mut u8, *mut *mut u8) -> c_int;
 type Free = unsafe extern "C" fn(*mut u8, *mut u8) -> c_int;
@@ -33,8 +32,13 @@ impl Context {
         let mut multiprocessors = 0;
         // SAFETY: an out-parameter; the device is the context's.
         check(unsafe {
-            (self.driver.cuDeviceGetAttribute)(&mut multiprocessors, MULTIPROCESSORS, self.device)
+            (self.driver.cuDeviceGetAttribute)(
+                &mut multiprocessors,
+                CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                self.device,
+            )
         })?;
+        // A TPC has two.
         let count = usize::try_from(multiprocessors).unwrap_or(0) / 2;
         let mut table = ptr::null::<c_void>();
         // SAFETY: an out-parameter, and 16 bytes that name a table.

@@ -1,5 +1,6 @@
 //! Comparisons and selections (PTX ISA 9.7.6).
 
+use super::half::{HALF_FTZ, HalfKind};
 use super::{Decoder, Result};
 use crate::program::{Op, Reg};
 use crate::ptx::ast::{Operand, Type};
@@ -65,6 +66,12 @@ impl<'m> Decoder<'m> {
         if ty.float() {
             let double = ty == Type::F64;
             for row in [&mut a, &mut b] {
+                if ftz && ty == Type::F16 {
+                    // The greater of a value and itself, flushed.
+                    let (t, flush) = (self.f.temp32(), HalfKind::Max as u64 | HALF_FTZ);
+                    self.emit(Op::Half, t, *row, *row, *row, flush);
+                    *row = t;
+                }
                 let widen = match ty {
                     Type::F16 => Some(Op::F16ToF32),
                     Type::BF16 => Some(Op::Bf16ToF32),

@@ -130,8 +130,9 @@ impl<'m> Decoder<'m> {
                 "v2" => count = 2,
                 "v4" => count = 4,
                 "v8" => count = 8,
-                "volatile" => ordered = true,
-                "weak" | "mmio" => {}
+                // `cv` fetches again what other threads may have written.
+                "volatile" | "mmio" | "cv" => ordered = true,
+                "weak" => {}
                 m if ORDER.contains(&m) => ordered = true,
                 m if SCOPE.contains(&m) || SPACES.contains(&m) || hint(m) => {}
                 m => return self.unsupported(format!("modifier .{m}")),

@@ -404,7 +404,7 @@ impl<'m> Decoder<'m> {
                         .collect::<Result<Vec<_>>>()?;
                     self.scope_mut().targets.insert(name, labels);
                 }
-                Statement::Prototype(name, ..) => {
+                Statement::Prototype(name) => {
                     self.scope_mut().prototypes.insert(name);
                 }
                 Statement::Instruction(instruction) => {

@@ -3,12 +3,18 @@
 
 use super::{SoftwareDevice, handle};
 use crate::error::invalid;
-use paragpu_device::green::{INVALID_RESOURCE_CONFIGURATION, REMAINING, check_count, members};
+use paragpu_abi::{
+    CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING,
+    CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE,
+};
+use paragpu_device::green::{REMAINING, check_count, members};
 use paragpu_device::{GreenDevice, GreenId, Result, StreamDevice, StreamId};
+use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{SmGroups, SmResource, SmSplit};
 
-/// CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING and _MAX_POTENTIAL_CLUSTER_SIZE.
-const FLAGS: u32 = 3;
+/// The accepted flags of a split.
+const FLAGS: u32 = CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING
+    | CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
 
 /// A resource of this many threads. Each thread can be a part.
 fn resource(count: u32) -> SmResource {
@@ -44,11 +50,11 @@ fn step(count: u32, step: &SmSplit) -> Result<u32> {
         taken += match member {
             REMAINING => parts.remaining.count,
             group if group < parts.groups as usize => parts.group.count,
-            _ => return Err(INVALID_RESOURCE_CONFIGURATION.into()),
+            _ => return Err(Status::INVALID_RESOURCE_CONFIGURATION.into()),
         };
     }
     match taken {
-        0 => Err(INVALID_RESOURCE_CONFIGURATION.into()),
+        0 => Err(Status::INVALID_RESOURCE_CONFIGURATION.into()),
         taken => Ok(taken),
     }
 }

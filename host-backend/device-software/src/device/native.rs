@@ -8,9 +8,6 @@ use crate::attributes;
 use crate::error::invalid;
 use crate::launch;
 
-/// CUDA_ERROR_UNSUPPORTED_LIMIT.
-const UNSUPPORTED_LIMIT: Status = Status(215);
-
 impl NativeDevice for SoftwareDevice {
     fn event_elapsed_time(&mut self, start: EventId, end: EventId) -> Result<f32> {
         self.scheduler.check()?;
@@ -113,7 +110,7 @@ impl NativeDevice for SoftwareDevice {
         match self.limits.get_mut(&limit) {
             Some(slot) if value <= most => *slot = value,
             Some(_) => return Err(invalid("limit too large")),
-            None => return Err(UNSUPPORTED_LIMIT.into()),
+            None => return Err(Status::UNSUPPORTED_LIMIT.into()),
         }
         Ok(())
     }
@@ -121,6 +118,6 @@ impl NativeDevice for SoftwareDevice {
     fn ctx_get_limit(&mut self, limit: u32) -> Result<u64> {
         self.scheduler.check()?;
         let value = self.limits.get(&limit).copied();
-        value.ok_or_else(|| UNSUPPORTED_LIMIT.into())
+        value.ok_or_else(|| Status::UNSUPPORTED_LIMIT.into())
     }
 }

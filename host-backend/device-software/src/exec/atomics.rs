@@ -11,6 +11,8 @@ use crate::decode::half::{HALF_BFLOAT, HalfKind};
 use crate::error::Fault;
 use crate::program::{AtomOp, Atomic, MemSpace, Reg, Wide, WideOp};
 
+use std::sync::atomic::{Ordering, fence};
+
 fn low(value: u64, width: u8) -> u64 {
     if width >= 8 {
         value
@@ -139,8 +141,8 @@ impl Warp {
         }
         Ok(Flow::Next)
     }
-    /// An atomic access of 128 bits: two elements of 64 under a lock, which all of them take.
-    /// Narrower accesses do not take it; PTX does not order them with these.
+
+    /// An atomic access of 128 bits, of which all lanes have 16 bytes.
     pub(super) fn wide(
         &mut self,
         env: &mut Env<'_>,
@@ -149,45 +151,44 @@ impl Warp {
     ) -> Result<Flow, (Fault, u32)> {
         self.spins += 1;
         let at = self.addresses(&access.address);
-        let space = access.address.space;
         let rows = |warp: &Self, [low, high]: [u32; 2]| {
             [warp.read(Reg::R64(low)), warp.read(Reg::R64(high))]
         };
         let (b, c) = (rows(self, access.b), rows(self, access.c));
         let mut old = [[0; 32]; 2];
-        // The guard must not borrow `env`, whose shared memory is written under it.
-        let memory = env.memory;
-        let _guard = memory.wide_lock();
+        fence(Ordering::Release);
         for l in lanes(mask) {
             let stop = |fault| (fault, l as u32);
             if !at[l].is_multiple_of(16) {
-                let fault = Fault::Misaligned {
-                    address: at[l],
-                    size: 16,
-                    access: "atomic",
-                };
-                return Err(stop(fault));
+                return Err(stop(bad(at[l], 16, "atomic")));
             }
-            let new = match access.op {
+            let [b, c] = [b, c].map(|rows| rows.map(|row| row[l]));
+            let replace = |old| match access.op {
                 WideOp::Load => None,
-                WideOp::Store | WideOp::Exch => Some([b[0][l], b[1][l]]),
-                WideOp::Cas => Some([c[0][l], c[1][l]]),
+                WideOp::Store | WideOp::Exch => Some(b),
+                WideOp::Cas => (old == b).then_some(c),
             };
-            if access.op != WideOp::Store {
-                for (n, old) in old.iter_mut().enumerate() {
-                    let half = at[l] + 8 * n as u64;
-                    old[l] = self.lane_load(env, space, l, half, 8).map_err(stop)?;
+            let (space, address) = match access.address.space {
+                MemSpace::Generic => resolve(at[l]),
+                space => (space, at[l]),
+            };
+            let was = match space {
+                MemSpace::Global | MemSpace::Generic => {
+                    let was = env.memory.update_wide(address, replace);
+                    was.ok_or_else(|| stop(bad(at[l], 16, "atomic")))?
                 }
-            }
-            let equal = (0..2).all(|n| old[n][l] == b[n][l]);
-            for (n, value) in new.into_iter().flatten().enumerate() {
-                if access.op != WideOp::Cas || equal {
-                    let half = at[l] + 8 * n as u64;
-                    self.lane_store(env, space, l, half, 8, value)
-                        .map_err(stop)?;
+                _ => {
+                    let was = self.lane_load_wide(env, space, l, address).map_err(stop)?;
+                    if let Some(new) = replace(was) {
+                        self.lane_store_wide(env, space, l, address, new)
+                            .map_err(stop)?;
+                    }
+                    was
                 }
-            }
+            };
+            [old[0][l], old[1][l]] = was;
         }
+        fence(Ordering::Acquire);
         if access.op != WideOp::Store {
             for (row, values) in access.d.into_iter().zip(&old) {
                 self.write(Reg::R64(row), values, mask);

@@ -8,6 +8,7 @@ use crate::program::{
     Call, CallTarget, Ext, FUNCTION_BASE, FUNCTION_STRIDE, MemSpace, Reg, Special,
 };
 use crate::program::{LOCAL_WINDOW, PARAM_WINDOW, RESERVED_SHARED, SHARED_WINDOW, WINDOW_SHIFT};
+use std::io::Write as _;
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -290,7 +291,7 @@ impl Warp {
             String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
         };
         let (block, tid) = (env.ctaid, self.thread(lane));
-        Fault::Assert(format!(
+        let failed = format!(
             "{}:{}: {}: block: [{},{},{}], thread: [{},{},{}] Assertion `{}` failed.",
             text(argument(1, 8)),
             argument(2, 4),
@@ -302,7 +303,10 @@ impl Warp {
             tid[1],
             tid[2],
             text(argument(0, 8)),
-        ))
+        );
+        // As CUDA's `assert` does.
+        let _ = writeln!(std::io::stderr(), "{failed}");
+        Fault::Assert(failed)
     }
 
     /// Thread index of a lane.

@@ -258,7 +258,7 @@ pub(super) fn bfind(value: u64, width: u32, amount: bool) -> u32 {
     }
 }
 
-/// A position or length of a 32-bit field, modulo 256. For 64-bit fields it is used
+/// A position or length of a 32-bit field, modulo 256. For 64-bit fields an H100 uses it
 /// unchanged; PTX does not define it above 255.
 #[inline(always)]
 pub(super) fn narrow(field: u32) -> u32 {

@@ -37,6 +37,14 @@ pub(super) fn bad(address: u64, size: u32, access: &'static str) -> Fault {
     }
 }
 
+/// Whether an address is one of device memory.
+fn is_global(space: MemSpace, address: u64) -> bool {
+    match space {
+        MemSpace::Generic => resolve(address).0 == MemSpace::Global,
+        space => space == MemSpace::Global,
+    }
+}
+
 /// An aligned little-endian element of `bytes`.
 fn element(bytes: &[u8], address: u64, width: u8) -> Option<u64> {
     if !address.is_multiple_of(u64::from(width)) {
@@ -179,6 +187,23 @@ impl Warp {
         got.ok_or_else(|| bad(address, u32::from(width), "load"))
     }
 
+    /// 16 bytes of one lane in a space. They are read at once.
+    pub(super) fn lane_load_wide(
+        &self,
+        env: &Env<'_>,
+        space: MemSpace,
+        lane: usize,
+        address: u64,
+    ) -> Result<[u64; 2], Fault> {
+        if is_global(space, address) {
+            let got = env.memory.load_wide(address);
+            return got.ok_or_else(|| bad(address, 16, "load"));
+        }
+        // Only this thread runs the block and its cluster.
+        let half = |at| self.lane_load(env, space, lane, at, 8);
+        Ok([half(address)?, half(address.wrapping_add(8))?])
+    }
+
     /// An element at a generic address.
     pub(super) fn generic_load(
         &self,
@@ -221,6 +246,25 @@ impl Warp {
         } else {
             Err(bad(address, u32::from(width), "store"))
         }
+    }
+
+    /// Writes 16 bytes: as [`Self::lane_load_wide`].
+    pub(super) fn lane_store_wide(
+        &mut self,
+        env: &mut Env<'_>,
+        space: MemSpace,
+        lane: usize,
+        address: u64,
+        value: [u64; 2],
+    ) -> Result<(), Fault> {
+        if is_global(space, address) {
+            return match env.memory.store_wide(address, value) {
+                true => Ok(()),
+                false => Err(bad(address, 16, "store")),
+            };
+        }
+        self.lane_store(env, space, lane, address, 8, value[0])?;
+        self.lane_store(env, space, lane, address.wrapping_add(8), 8, value[1])
     }
 
     /// Alignment of a whole vector access.
@@ -286,22 +330,28 @@ impl Warp {
             let row = (self.run.bases.r32 + row) as usize;
             return self.load_words(env, a.space, &at, row, mask);
         }
-        for (n, reg) in access.regs.iter().enumerate() {
-            let step = n as u64 * u64::from(access.width);
-            let mut values = [0; 32];
+        for (step, size, low, high) in access.parts() {
+            let mut words = [[0; 32]; 2];
             for l in lanes(mask) {
                 let address = at[l].wrapping_add(step);
-                values[l] = self
-                    .lane_load(env, a.space, l, address, access.width)
-                    .map_err(|f| (f, l as u32))?;
+                let got = match size {
+                    16 => self.lane_load_wide(env, a.space, l, address),
+                    _ => self
+                        .lane_load(env, a.space, l, address, size)
+                        .map(|word| [word, 0]),
+                };
+                [words[0][l], words[1][l]] = got.map_err(|f| (f, l as u32))?;
             }
-            if let Some(reg) = *reg {
-                if access.extend == Extend::Sign || access.narrow != 0 {
-                    for value in &mut values {
-                        *value = extended(access, reg, *value);
+            for (regs, word) in [low, high].into_iter().zip(&words) {
+                for (n, reg) in regs.iter().enumerate() {
+                    let Some(reg) = *reg else { continue };
+                    let shift = 8 * u32::from(access.width) * n as u32;
+                    let mut values = word.map(|word| word >> shift & access.mask());
+                    if access.extend == Extend::Sign || access.narrow != 0 {
+                        values = values.map(|value| extended(access, reg, value));
                     }
+                    self.write(reg, &values, mask);
                 }
-                self.write(reg, &values, mask);
             }
         }
         Ok(Flow::Next)
@@ -378,14 +428,25 @@ impl Warp {
                 return Ok(Flow::Next);
             }
         }
-        for (n, reg) in access.regs.iter().enumerate() {
-            let Some(reg) = *reg else { continue };
-            let values = self.read(reg);
-            let step = n as u64 * u64::from(access.width);
+        for (step, size, low, high) in access.parts() {
+            let mut words = [[0; 32]; 2];
+            for (regs, word) in [low, high].into_iter().zip(&mut words) {
+                for (n, reg) in regs.iter().enumerate() {
+                    let Some(reg) = *reg else { continue };
+                    let shift = 8 * u32::from(access.width) * n as u32;
+                    for (word, value) in word.iter_mut().zip(self.read(reg)) {
+                        *word |= (value & access.mask()) << shift;
+                    }
+                }
+            }
             for l in lanes(mask) {
                 let address = at[l].wrapping_add(step);
-                self.lane_store(env, a.space, l, address, access.width, values[l])
-                    .map_err(|f| (f, l as u32))?;
+                let [low, high] = [words[0][l], words[1][l]];
+                match size {
+                    16 => self.lane_store_wide(env, a.space, l, address, [low, high]),
+                    _ => self.lane_store(env, a.space, l, address, size, low),
+                }
+                .map_err(|f| (f, l as u32))?;
             }
         }
         Ok(Flow::Next)

@@ -294,33 +294,44 @@ impl Reach<'_> {
         let Some(place) = place(self.memory, self.shared, local, access, &mut at) else {
             return false;
         };
+        match place {
+            LaneMemory::Device(lanes) if access.regs.len() > 1 => {
+                load_vectors(frame, access, &lanes, mask);
+            }
+            place => self.load_elements(frame, access, &place, mask),
+        }
+        true
+    }
+
+    /// Loads vectors element by element: only this thread runs the block and its cluster.
+    #[inline(always)]
+    fn load_elements(
+        &self,
+        frame: &mut Frame<'_>,
+        access: &Access,
+        place: &LaneMemory<'_>,
+        mask: u32,
+    ) {
         let plain = access.extend == Extend::Zero && access.narrow == 0;
         let width = access.width;
         for (n, reg) in access.regs.iter().enumerate() {
             let step = n as u64 * u64::from(width);
             match *reg {
                 Some(Reg::R32(row)) if plain => {
-                    let values = self.take32(&place, width, step);
+                    let values = self.take32(place, width, step);
                     frame.put32(row, &values, mask);
                 }
                 Some(Reg::R64(row)) if plain => {
-                    let values = self.take64(&place, width, step);
+                    let values = self.take64(place, width, step);
                     frame.put64(row, &values, mask);
                 }
-                Some(reg @ Reg::R32(row)) => {
-                    let values = self.take64(&place, width, step);
-                    let values = each(&values, |v| extended(access, reg, v) as u32);
-                    frame.put32(row, &values, mask);
+                Some(reg) => {
+                    let values = self.take64(place, width, step);
+                    put_extended(frame, access, reg, &values, mask);
                 }
-                Some(reg @ Reg::R64(row)) => {
-                    let values = self.take64(&place, width, step);
-                    let values = each(&values, |v| extended(access, reg, v));
-                    frame.put64(row, &values, mask);
-                }
-                Some(Reg::P(_)) | None => {}
+                None => {}
             }
         }
-        true
     }
 
     /// Loads a kernel parameter, which is the same for all lanes.
@@ -369,49 +380,143 @@ impl Reach<'_> {
         let Some(place) = place(self.memory, self.shared, local, access, &mut at) else {
             return false;
         };
+        if let LaneMemory::Device(lanes) = &place
+            && access.regs.len() > 1
+        {
+            store_vectors(frame, access, lanes, mask);
+            return true;
+        }
+        let (shared, local) = (&mut *self.shared, &mut *self.local);
+        let width = access.width;
         for (n, reg) in access.regs.iter().enumerate() {
-            let step = n as u64 * u64::from(access.width);
+            let step = n as u64 * u64::from(width);
             match *reg {
-                Some(Reg::R32(row)) if access.width <= 4 => {
+                Some(Reg::R32(row)) if width <= 4 => {
                     let row = &frame.r32[row as usize].0;
-                    put32(
-                        self.shared,
-                        self.local,
-                        &place,
-                        access.width,
-                        step,
-                        row,
-                        mask,
-                    );
+                    put32(shared, local, &place, width, step, row, mask);
                 }
                 Some(Reg::R32(row)) => {
                     let row = each(&frame.r32[row as usize].0, u64::from);
-                    put64(
-                        self.shared,
-                        self.local,
-                        &place,
-                        access.width,
-                        step,
-                        &row,
-                        mask,
-                    );
+                    put64(shared, local, &place, width, step, &row, mask);
                 }
                 Some(Reg::R64(row)) => {
                     let row = &frame.r64[row as usize].0;
-                    put64(
-                        self.shared,
-                        self.local,
-                        &place,
-                        access.width,
-                        step,
-                        row,
-                        mask,
-                    );
+                    put64(shared, local, &place, width, step, row, mask);
                 }
                 Some(Reg::P(_)) | None => {}
             }
         }
         true
+    }
+}
+
+/// Writes loaded elements to a register.
+#[inline(always)]
+fn put_extended(frame: &mut Frame<'_>, access: &Access, reg: Reg, values: &[u64; 32], mask: u32) {
+    match reg {
+        Reg::R32(row) => {
+            let values = each(values, |v| extended(access, reg, v) as u32);
+            frame.put32(row, &values, mask);
+        }
+        Reg::R64(row) => {
+            let values = each(values, |v| extended(access, reg, v));
+            frame.put64(row, &values, mask);
+        }
+        Reg::P(_) => {}
+    }
+}
+
+/// Writes the elements of a word to their registers.
+#[inline(always)]
+fn put_word(
+    frame: &mut Frame<'_>,
+    access: &Access,
+    regs: &[Option<Reg>],
+    word: &[u64; 32],
+    mask: u32,
+) {
+    let plain = access.extend == Extend::Zero && access.narrow == 0;
+    match (regs, access.width) {
+        (&[Some(Reg::R64(row))], 8) => frame.put64(row, word, mask),
+        (&[Some(Reg::R32(low)), Some(Reg::R32(high))], 4) if plain => {
+            frame.put32(low, &each(word, |w| w as u32), mask);
+            frame.put32(high, &each(word, |w| (w >> 32) as u32), mask);
+        }
+        _ => {
+            for (n, reg) in regs.iter().enumerate() {
+                if let Some(reg) = *reg {
+                    let shift = 8 * u32::from(access.width) * n as u32;
+                    let values = each(word, |w| w >> shift & access.mask());
+                    put_extended(frame, access, reg, &values, mask);
+                }
+            }
+        }
+    }
+}
+
+/// Loads vectors of device memory, each lane's parts at once.
+#[inline(always)]
+fn load_vectors(frame: &mut Frame<'_>, access: &Access, lanes: &Lanes<'_>, mask: u32) {
+    for (step, size, low, high) in access.parts() {
+        match size {
+            16 => {
+                let words = lanes.load128(step);
+                put_word(frame, access, low, &words[0], mask);
+                put_word(frame, access, high, &words[1], mask);
+            }
+            8 => put_word(frame, access, low, &lanes.load64(step), mask),
+            4 => {
+                let word = each(&lanes.load32(step), u64::from);
+                put_word(frame, access, low, &word, mask);
+            }
+            _ => {
+                let word = each(&lanes.load16(step), u64::from);
+                put_word(frame, access, low, &word, mask);
+            }
+        }
+    }
+}
+
+/// The word that consists of the elements in these registers.
+#[inline(always)]
+fn word_of(frame: &Frame<'_>, access: &Access, regs: &[Option<Reg>]) -> [u64; 32] {
+    let mut word = [0; 32];
+    match (regs, access.width) {
+        (&[Some(Reg::R64(row))], 8) => word = frame.r64[row as usize].0,
+        (&[Some(Reg::R32(low)), Some(Reg::R32(high))], 4) => {
+            let (low, high) = (&frame.r32[low as usize].0, &frame.r32[high as usize].0);
+            for l in 0..32 {
+                word[l] = u64::from(low[l]) | u64::from(high[l]) << 32;
+            }
+        }
+        _ => {
+            for (n, reg) in regs.iter().enumerate() {
+                let shift = 8 * u32::from(access.width) * n as u32;
+                let values = match *reg {
+                    Some(Reg::R32(row)) => each(&frame.r32[row as usize].0, u64::from),
+                    Some(Reg::R64(row)) => frame.r64[row as usize].0,
+                    Some(Reg::P(_)) | None => continue,
+                };
+                for (word, value) in word.iter_mut().zip(values) {
+                    *word |= (value & access.mask()) << shift;
+                }
+            }
+        }
+    }
+    word
+}
+
+/// Stores vectors to device memory, each lane's parts at once.
+#[inline(always)]
+fn store_vectors(frame: &Frame<'_>, access: &Access, lanes: &Lanes<'_>, mask: u32) {
+    for (step, size, low, high) in access.parts() {
+        let word = word_of(frame, access, low);
+        match size {
+            16 => lanes.store128(step, &word, &word_of(frame, access, high), mask),
+            8 => lanes.store64(step, &word, mask),
+            4 => lanes.store32(step, &each(&word, |w| w as u32), mask),
+            _ => lanes.store16(step, &each(&word, |w| w as u16), mask),
+        }
     }
 }
 

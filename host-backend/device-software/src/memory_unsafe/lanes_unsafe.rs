@@ -10,15 +10,15 @@ use super::{CHUNK_SHIFT, Memory, NONE};
 /// The addresses of a warp's lanes in the arena. `size` bytes at each are mapped, and all
 /// are multiples of the element's width.
 pub struct Lanes<'a> {
-    memory: &'a Memory,
-    at: &'a [u64; 32],
-    size: u64,
-    pattern: Pattern,
+    pub(super) memory: &'a Memory,
+    pub(super) at: &'a [u64; 32],
+    pub(super) size: u64,
+    pub(super) pattern: Pattern,
 }
 
 /// The pattern of the lanes' addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pattern {
+pub(super) enum Pattern {
     /// All the same.
     Same,
     /// Consecutive elements.
@@ -175,7 +175,7 @@ impl Lanes<'_> {
     elements!(load32, store32, AtomicU32, u32);
     elements!(load64, store64, AtomicU64, u64);
 
-    fn note(&self, step: u64, width: u64, mask: u32) {
+    pub(super) fn note(&self, step: u64, width: u64, mask: u32) {
         if !self.memory.written.is_watching() {
             return;
         }

@@ -96,7 +96,6 @@ impl Type {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Space {
-    Generic,
     Global,
     Const,
     Shared,
@@ -216,10 +215,10 @@ pub enum Statement<'a> {
     Label(&'a str),
     /// An instruction.
     Instruction(Instruction<'a>),
-    /// `name: .branchtargets a, b;` or `.calltargets`.
+    /// `name: .branchtargets a, b;`.
     Targets(&'a str, Vec<&'a str>),
-    /// `name: .callprototype ...`: sizes of return values and parameters.
-    Prototype(&'a str, Vec<Var<'a>>, Vec<Var<'a>>),
+    /// `name: .callprototype ...;` or `.calltargets`.
+    Prototype(&'a str),
 }
 
 /// A function or kernel.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{AGAIN, BATCH, Inner, State, TURN, Ticket};
+use super::{AGAIN, Inner, State, TURN, Ticket};
 use crate::exec::block::{BlockFault, BlockTurn, Grid};
 use crate::exec::cluster::Cluster;
 use paragpu_device::Error;
@@ -92,9 +92,7 @@ impl Inner {
         let mut starved = false;
         for _ in 0..state.active.len() {
             let mut active = state.active.pop_front()?;
-            let resident = active.running + active.parked.len();
-            let room = active.cooperative || resident < active.resident.max(self.threads);
-            let may_fresh = !active.failed && room && !active.fresh.is_empty();
+            let may_fresh = !active.failed && active.fresh.is_ready();
             let may_parked = !active.failed && !active.parked.is_empty();
             let wanted = may_fresh && (active.cooperative || active.prefer_fresh || !may_parked);
             let fresh = wanted && active.take_memory();
@@ -104,17 +102,7 @@ impl Inner {
                 active.prefer_fresh = !fresh;
                 active.running += 1;
                 let (block, range) = if fresh {
-                    let range = active.fresh.pop_front().map(|whole| {
-                        let left = whole.end - whole.start;
-                        let share = (left / (self.threads as u64 * 4)).clamp(1, BATCH);
-                        let share = if active.cooperative { 1 } else { share };
-                        let taken = whole.start..whole.start + share;
-                        if taken.end < whole.end {
-                            active.fresh.push_front(taken.end..whole.end);
-                        }
-                        taken
-                    });
-                    (active.spare.pop(), range)
+                    (active.spare.pop(), active.fresh.take())
                 } else {
                     (active.parked.pop_front(), None)
                 };
@@ -137,6 +125,7 @@ impl Inner {
             return;
         };
         active.running -= 1;
+        active.fresh.complete(outcome.complete);
         match outcome.result {
             Ok(BlockTurn::Done) => active.spare.extend(outcome.block),
             Ok(_) => active.parked.extend(outcome.block),
@@ -152,7 +141,7 @@ impl Inner {
         if let Some(rest) = outcome.rest
             && let Some(active) = state.active.iter_mut().find(|a| a.ticket == ticket)
         {
-            active.fresh.push_front(rest);
+            active.fresh.put_back(rest);
             self.work.notify_one();
         }
         self.reap(state);
@@ -177,6 +166,8 @@ impl Drop for AbortOnPanic {
 struct Outcome {
     block: Option<Cluster>,
     result: Result<BlockTurn, BlockFault>,
+    /// Number of blocks that were completed.
+    complete: u64,
     rest: Option<Range<u64>>,
 }
 
@@ -187,6 +178,7 @@ fn run_blocks(grid: &Grid, block: Option<Cluster>, range: Option<Range<u64>>, sm
         let result = block.run(grid, sm);
         return Outcome {
             block: Some(block),
+            complete: u64::from(result == Ok(BlockTurn::Done)),
             result,
             rest: None,
         };
@@ -194,11 +186,11 @@ fn run_blocks(grid: &Grid, block: Option<Cluster>, range: Option<Range<u64>>, sm
     let begun = Instant::now();
     for index in range.clone() {
         if begun.elapsed() > TURN && index > range.start {
-            let rest = Some(index..range.end);
             return Outcome {
                 block: Some(block),
                 result: Ok(BlockTurn::Done),
-                rest,
+                complete: index - range.start,
+                rest: Some(index..range.end),
             };
         }
         block.start(grid, index);
@@ -208,6 +200,7 @@ fn run_blocks(grid: &Grid, block: Option<Cluster>, range: Option<Range<u64>>, sm
             return Outcome {
                 block: Some(block),
                 result,
+                complete: index - range.start,
                 rest,
             };
         }
@@ -215,6 +208,7 @@ fn run_blocks(grid: &Grid, block: Option<Cluster>, range: Option<Range<u64>>, sm
     Outcome {
         block: Some(block),
         result: Ok(BlockTurn::Done),
+        complete: range.end - range.start,
         rest: None,
     }
 }

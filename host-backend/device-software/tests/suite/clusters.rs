@@ -4,7 +4,6 @@
 use crate::common::{Arg, Gpu, STREAM, module, pack};
 use paragpu_device::conformance::settle;
 use paragpu_device::{Error, Function, Launch};
-use paragpu_device_software::launch::INVALID_CLUSTER_SIZE;
 use paragpu_protocol::status::Status;
 
 fn kernel(directives: &str, body: &str) -> String {
@@ -195,13 +194,13 @@ fn sizes_that_do_not_fit_are_refused() {
         let want = if allowed {
             Ok(())
         } else {
-            Err(INVALID_CLUSTER_SIZE)
+            Err(Status::INVALID_CLUSTER_SIZE)
         };
         assert_eq!(result, want, "{grid:?} {cluster:?}");
     }
     // 16 blocks where the kernel allows them.
     let refused = launch(&mut gpu, &f, [16, 1, 1], [16, 1, 1]);
-    assert_eq!(refused.unwrap_err().status, INVALID_CLUSTER_SIZE);
+    assert_eq!(refused.unwrap_err().status, Status::INVALID_CLUSTER_SIZE);
     gpu.device.func_set_attribute(f.id, 14, 1).unwrap();
     launch(&mut gpu, &f, [16, 1, 1], [16, 1, 1]).unwrap();
     // A required size applies to a launch without one, and excludes others.
@@ -213,7 +212,7 @@ fn sizes_that_do_not_fit_are_refused() {
     launch(&mut gpu, &f, [8, 1, 1], [0; 3]).unwrap();
     for (grid, cluster) in [([6, 1, 1], [0; 3]), ([8, 1, 1], [2, 1, 1])] {
         let refused = launch(&mut gpu, &f, grid, cluster);
-        assert_eq!(refused.unwrap_err().status, INVALID_CLUSTER_SIZE);
+        assert_eq!(refused.unwrap_err().status, Status::INVALID_CLUSTER_SIZE);
     }
 }
 
@@ -230,7 +229,7 @@ fn directives_of_a_kernel_hold() {
     let set = gpu.device.func_set_attribute(f.id, 11, 4);
     assert_eq!(set.unwrap_err().status, Status::NOT_PERMITTED);
     let refused = launch(&mut gpu, &f, [4, 1, 1], [4, 1, 1]);
-    assert_eq!(refused.unwrap_err().status, INVALID_CLUSTER_SIZE);
+    assert_eq!(refused.unwrap_err().status, Status::INVALID_CLUSTER_SIZE);
     for (directive, cluster) in [
         (".explicitcluster", [0; 3]),
         (".maxclusterrank 2", [4, 1, 1]),
@@ -239,7 +238,7 @@ fn directives_of_a_kernel_hold() {
         let refused = launch(&mut gpu, &f, [4, 1, 1], cluster);
         assert_eq!(
             refused.unwrap_err().status,
-            INVALID_CLUSTER_SIZE,
+            Status::INVALID_CLUSTER_SIZE,
             "{directive}"
         );
         launch(&mut gpu, &f, [4, 1, 1], [2, 1, 1]).unwrap();

@@ -16,6 +16,7 @@ mod forms;
 mod grammar;
 mod images;
 mod matrices;
+mod messages;
 mod narrow;
 mod programs;
 mod single_bits;

@@ -427,9 +427,27 @@ fn tf32_and_limits() {
                     u32::from(same & 0xffff == 0) | u32::from(same >> 16 == 0) << 1
                 },
             ),
+            // Subnormals are zero.
+            ("set.eq.ftz.u32.f16x2 %r0,%r1,%r2;", |x, y, _| {
+                halves_equal(flushed(x), flushed(y), 0xffff)
+            }),
+            // Some operands are subnormals and zeros only.
+            (
+                "and.b32 %r1,%r1,0x83ff03ff; and.b32 %r2,%r2,0xffff0000; setp.neu.ftz.f16x2 %p1|%p2,%r1,%r2; selp.u32 %r4,1,0,%p1; selp.u32 %r5,2,0,%p2; or.b32 %r0,%r4,%r5;",
+                |_, y, _| u32::from(half(flushed(y) >> 16) != 0.0) << 1,
+            ),
+            (
+                "and.b16 %rs1,%rs1,0x3ff; setp.gt.ftz.f16 %p1,%rs1,%rs2; selp.u32 %r0,1,0,%p1;",
+                |_, y, _| u32::from(half(flushed(y) & 0xffff) < 0.0),
+            ),
         ],
         |a, b| a == b,
     );
+}
+
+/// Halves of which subnormals became zeros of the same sign.
+fn flushed(x: u32) -> u32 {
+    pairs(x, x, |a, _| if a & 0x7c00 == 0 { a & 0x8000 } else { a })
 }
 
 fn halves_equal(x: u32, y: u32, yes: u16) -> u32 {

@@ -5,6 +5,7 @@
 //! with it everything queued behind it: other streams, calls in the queue, and copies in
 //! staging memory. So these copies have a separate stream and staging memory.
 
+use paragpu_abi::CU_STREAM_NON_BLOCKING;
 use paragpu_communicator::{Polling, Spin};
 use paragpu_device::StreamId;
 use paragpu_protocol::status::Status;
@@ -16,8 +17,6 @@ use crate::error::{Outcome, fail};
 use crate::staging::{Outbound, SLOT, pinned};
 use crate::sys::mapping::Mapping;
 
-/// CU_STREAM_NON_BLOCKING: the legacy stream may be behind a host function.
-const NON_BLOCKING: u32 = 1;
 /// Above the driver's highest priority, to which it is clamped. A GPU has few hardware
 /// queues, and streams that share one wait for each other. A queue of a rarely used
 /// priority is least likely to be shared.
@@ -65,7 +64,8 @@ impl Bypass {
         let open = match self.open.take() {
             Some(open) => open,
             None => {
-                let stream = gpu.stream_create(NON_BLOCKING, URGENT)?;
+                // The legacy stream may be behind a host function.
+                let stream = gpu.stream_create(CU_STREAM_NON_BLOCKING, URGENT)?;
                 match pinned(gpu, 1) {
                     Ok(inbound) => Open { stream, inbound },
                     Err(fault) => {

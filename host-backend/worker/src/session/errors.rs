@@ -33,6 +33,8 @@ pub(crate) struct Errors {
     deferred: Option<Deferred>,
     /// The error that made the context unusable.
     sticky: Option<Deferred>,
+    /// It is new: what the kernel wrote about it was not sent.
+    is_new: bool,
 }
 
 impl Errors {
@@ -41,6 +43,7 @@ impl Errors {
         if error.status.is_sticky() && self.sticky.is_none() {
             tracing::info!(%error, call, "the session's context is lost");
             self.sticky = Some(Deferred::new(call, error));
+            self.is_new = true;
         }
     }
 
@@ -50,6 +53,11 @@ impl Errors {
         if self.deferred.is_none() {
             self.deferred = Some(Deferred::new(call, error));
         }
+    }
+
+    /// Whether the context became unusable since the last time.
+    pub(crate) fn became_sticky(&mut self) -> bool {
+        std::mem::take(&mut self.is_new)
     }
 
     /// The error that made the context unusable.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use paragpu_abi::CU_EVENT_BLOCKING_SYNC;
 use paragpu_device::{EventId, Result, StreamId};
 use paragpu_protocol::handle::EventHandle;
 use paragpu_protocol::status::Status;
@@ -28,9 +29,6 @@ impl EarlierTimes {
         }
     }
 }
-
-/// CU_EVENT_BLOCKING_SYNC.
-const BLOCKING_SYNC: u32 = 1;
 
 /// An event of the guest.
 #[derive(Debug)]
@@ -69,7 +67,7 @@ impl Events {
         self.table.check_free(call.event.0)?;
         let event = Event {
             id: gpu.event_create(call.flags)?,
-            is_slept_for: call.flags & BLOCKING_SYNC != 0,
+            is_slept_for: call.flags & CU_EVENT_BLOCKING_SYNC != 0,
         };
         self.table.insert(call.event.0, event);
         Ok(())

@@ -3,6 +3,10 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use paragpu_abi::{
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    CU_EVENT_DISABLE_TIMING,
+};
 use paragpu_communicator::Window;
 use paragpu_control::worker;
 use paragpu_device::{Device, Error, EventId, Result, Snapshot, StreamId, Work};
@@ -13,13 +17,10 @@ use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
 use super::fences::{Fence, Fences};
 use super::lanes::{Lanes, Place};
 
-/// CU_EVENT_DISABLE_TIMING: the cheapest event.
-const UNTIMED: u32 = 2;
 /// Maximum number of unused events to keep.
 const MAX_FREE_MARKS: usize = 16 * 1024;
-/// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
-const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
-const COMPUTE_CAPABILITY_MINOR: u32 = 76;
+const COMPUTE_CAPABILITY_MAJOR: u32 = CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR.cast_unsigned();
+const COMPUTE_CAPABILITY_MINOR: u32 = CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR.cast_unsigned();
 
 /// The GPU that the session was opened on.
 ///
@@ -166,7 +167,7 @@ impl Gpu {
     pub(crate) fn mark(&mut self, stream: StreamId) -> Result<EventId> {
         let event = match self.free_marks.pop() {
             Some(event) => event,
-            None => self.device.event_create(UNTIMED)?,
+            None => self.device.event_create(CU_EVENT_DISABLE_TIMING)?,
         };
         // A mark that was abandoned may still be recorded.
         if self.lanes.have(stream)

@@ -51,8 +51,6 @@ pub struct Reconnected {
     pub connection: Connection,
     /// Counted frames of the session that the guest has received.
     pub received: u64,
-    /// Its communicator.
-    pub communicator: &'static str,
 }
 
 /// Latencies of calls, if they are measured.
@@ -66,8 +64,6 @@ struct Latencies {
 pub(crate) struct Link {
     sender: Arc<DurableSender>,
     reconnect: Option<Box<dyn Reconnect>>,
-    /// Its communicator, for listings.
-    communicator: String,
     /// The highest call executed, which every frame acknowledges. Threads of
     /// host functions send frames, too.
     executed: Arc<AtomicU64>,
@@ -94,7 +90,6 @@ impl Link {
         Self {
             sender: Arc::new(DurableSender::new(sender, reconnect.is_some())),
             reconnect,
-            communicator: String::new(),
             executed: Arc::new(AtomicU64::new(0)),
             buffer: Vec::with_capacity(4096),
             unflushed: false,
@@ -111,15 +106,6 @@ impl Link {
     /// The sender, independent of the connection.
     pub(crate) fn sender(&self) -> &Arc<DurableSender> {
         &self.sender
-    }
-
-    /// Its communicator.
-    pub(crate) fn communicator(&self) -> &str {
-        &self.communicator
-    }
-
-    pub(crate) fn set_communicator(&mut self, communicator: impl Into<String>) {
-        self.communicator = communicator.into();
     }
 
     /// Sets the source of further connections.
@@ -194,11 +180,10 @@ impl Link {
             .try_send(kind, 0, Some(self.executed()), payload);
     }
 
-    /// Sends kernel output.
-    pub(crate) fn send_output(&mut self, bytes: &[u8]) -> Result<(), SessionEnd> {
+    /// Sends kernel output, of stream 1 or 2.
+    pub(crate) fn send_output(&mut self, stream: u32, bytes: &[u8]) -> Result<(), SessionEnd> {
         self.has_unread_output = true;
-        let standard_output = 1_u32.to_le_bytes();
-        self.send(Control::Output.kind(), 0, &[&standard_output, bytes])
+        self.send(Control::Output.kind(), 0, &[&stream.to_le_bytes(), bytes])
     }
 
     /// Whether the guest may have kernel output that none of its threads has read.

@@ -19,10 +19,8 @@ use crate::arena::{Arena, Plan, Refused};
 use crate::error::{Fault, Outcome, fail};
 use crate::statistics::Statistics;
 use paragpu_control::account::Share;
+use paragpu_control::exchange::MAX_OFFERS;
 
-/// Maximum number of mappings of other devices' memory: as many as the daemon keeps
-/// offers of a VM.
-const MOST_OF_PEERS: usize = 4096;
 /// How long the VM's other sessions may take to unmap memory that one of them freed. A program
 /// posts the ends of both mappings, so one session may free memory, and allocate again, before
 /// another one has left it.
@@ -331,8 +329,8 @@ impl DeviceMemory {
         [address, size]: [u64; 2],
         memory: OwnedFd,
     ) -> Outcome<()> {
-        if self.peers.len() >= MOST_OF_PEERS {
-            let why = format!("the limit is {MOST_OF_PEERS} mappings of other devices");
+        if self.peers.len() >= MAX_OFFERS {
+            let why = format!("the limit is {MAX_OFFERS} mappings of other devices");
             return fail(Status::OUT_OF_MEMORY, why);
         }
         gpu.peer_map(address, size, memory)?;

@@ -1,6 +1,6 @@
-//! Kernel output. The device writes it to this process's standard output, which is a
-//! memfd. It is sent to the guest before the reply to the call that waited for the
-//! kernel.
+//! Kernel output. The device writes it to this process's standard output, and failed
+//! assertions to its standard error, which are memfds. It is sent to the guest before the
+//! reply to the call that waited for the kernel.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,6 +13,9 @@ use super::gpu::Gpu;
 use super::link::Link;
 use crate::error::SessionEnd;
 
+/// Numbers of the streams in a frame.
+const STDOUT: u32 = 1;
+const STDERR: u32 = 2;
 /// Bytes of one frame.
 const PART: usize = 64 * 1024;
 /// Maximum unread bytes in the file; older output is dropped.
@@ -20,9 +23,38 @@ const MAX_UNREAD: u64 = 64 << 20;
 /// Bytes after which the file's memory is freed.
 const SWEEP: u64 = 1 << 20;
 
-/// The captured standard output.
+/// Standard output and standard error of kernels.
 #[derive(Debug)]
 pub struct Output {
+    out: Captured,
+    errors: Captured,
+}
+
+impl Output {
+    /// Redirects this process's standard output and standard error to memory files. What
+    /// this process itself logs must have another descriptor by then.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn capture() -> io::Result<Self> {
+        let output = Self::new()?;
+        rustix::stdio::dup2_stdout(&output.out.file)?;
+        rustix::stdio::dup2_stderr(&output.errors.file)?;
+        Ok(output)
+    }
+
+    /// Files that nothing is written to.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            out: Captured::new()?,
+            errors: Captured::new()?,
+        })
+    }
+}
+
+/// One captured stream.
+#[derive(Debug)]
+struct Captured {
     file: OwnedFd,
     /// Bytes read.
     read: u64,
@@ -31,19 +63,8 @@ pub struct Output {
     part: Vec<u8>,
 }
 
-impl Output {
-    /// Redirects this process's standard output to a memory file.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
-    pub fn capture() -> io::Result<Self> {
-        let output = Self::new()?;
-        rustix::stdio::dup2_stdout(&output.file)?;
-        Ok(output)
-    }
-
-    /// A file that nothing is written to.
-    pub(crate) fn new() -> io::Result<Self> {
+impl Captured {
+    fn new() -> io::Result<Self> {
         let file = rustix::fs::memfd_create("paragpu-output", MemfdFlags::CLOEXEC)?;
         rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
         Ok(Self {
@@ -143,17 +164,20 @@ impl Printing {
         };
         // The device failed; the call itself reports that.
         let _ = gpu.flush_output();
-        loop {
-            let bytes = match output.next() {
-                Ok([]) => return Ok(()),
-                Ok(bytes) => bytes,
-                Err(error) => {
-                    tracing::error!(%error, "cannot read what kernels printed");
-                    return Ok(());
-                }
-            };
-            link.send_output(bytes)?;
+        for (stream, captured) in [(STDOUT, &mut output.out), (STDERR, &mut output.errors)] {
+            loop {
+                let bytes = match captured.next() {
+                    Ok([]) => break,
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        tracing::error!(%error, "cannot read what kernels printed");
+                        break;
+                    }
+                };
+                link.send_output(stream, bytes)?;
+            }
         }
+        Ok(())
     }
 }
 
@@ -161,7 +185,7 @@ impl Printing {
 mod tests {
     use super::*;
 
-    fn write(output: &Output, bytes: &[u8]) {
+    fn write(output: &Captured, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
             let count = rustix::io::write(&output.file, rest).unwrap();
@@ -171,7 +195,7 @@ mod tests {
 
     #[test]
     fn each_byte_is_read_once() {
-        let mut output = Output::new().unwrap();
+        let mut output = Captured::new().unwrap();
         assert!(output.next().unwrap().is_empty());
         write(&output, b"hello");
         assert_eq!(output.next().unwrap(), b"hello");
@@ -192,7 +216,7 @@ mod tests {
 
     #[test]
     fn excess_output_is_dropped() {
-        let mut output = Output::new().unwrap();
+        let mut output = Captured::new().unwrap();
         write(&output, &vec![b'x'; MAX_UNREAD as usize + 10 * PART]);
         let mut count = 0;
         loop {

@@ -571,7 +571,6 @@ impl Reconnect for Back {
         Some(Reconnected {
             connection: self.connection.take()?,
             received: self.received,
-            communicator: "unix",
         })
     }
 }

@@ -236,6 +236,7 @@ impl Session {
                     return Err(StateError::Order("its objects are missing"));
                 }
                 (Kind::End, _) => {
+                    scanner.finish()?;
                     self.settle(&mut filling)?;
                     self.make_pinned(&filling)?;
                     return Ok(bytes);

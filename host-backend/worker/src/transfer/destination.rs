@@ -141,7 +141,9 @@ impl Destination {
                     if identity.pinned == Pinned::Here {
                         session.leave_window(Pinned::Here);
                     }
-                    session.take_identity(identity)?;
+                    // The source may be compromised: the daemon knows the VM.
+                    let vm = session.transfer.identity().vm.clone();
+                    session.take_identity(Identity { vm, ..identity })?;
                 }
                 Kind::Image => {
                     let part: ImagePart<'_> = decode_all(payload)?;
@@ -371,15 +373,6 @@ impl Destination {
             (Transport::Pci, _) | (_, None) => GuestLife::Channel,
             (_, Some(socket)) => GuestLife::of_peer(socket.as_fd()),
         });
-        session
-            .replies
-            .link
-            .set_communicator(match (transport, &self.life) {
-                (Transport::Shm, _) => "shm",
-                (Transport::Pci, _) => "pci",
-                (Transport::Stream, Some(GuestLife::Unknown)) => "tcp",
-                (Transport::Stream, _) => "unix",
-            });
         if transport == Transport::Pci {
             session.host.pages().adopt(guest_memory(&fds, channel));
         }

@@ -37,12 +37,12 @@ pub struct CheckpointTarget {
 /// How a session leaves: [`Migrate`](paragpu_control::worker::Migrate).
 #[derive(Debug)]
 pub struct Departure {
-    /// The link to the destination's daemon.
+    /// The link to the destination's daemon, to which the session is announced.
     pub link: OwnedFd,
     /// The link can carry descriptors.
     pub local: bool,
-    /// The requested device of the destination.
-    pub wanted: u32,
+    /// The destination is another worker of this daemon.
+    pub here: bool,
     /// The communicator over which the guest continues there; empty to keep its
     /// connection.
     pub follows: String,
@@ -66,7 +66,7 @@ pub struct Orders {
     order: Mutex<Option<Order>>,
     /// The daemon answered [`Report::Resumes`].
     resumed: AtomicBool,
-    /// When the guest's certificate expires, as of the last order.
+    /// When the guest's certificate expires, as of the last checkpoint.
     expires: AtomicU64,
     wake: Mutex<Option<Arc<dyn Wake>>>,
     report: Box<dyn Fn(Report) + Send + Sync>,
@@ -139,7 +139,7 @@ impl Orders {
     }
 
     /// Notes when the guest's certificate expires, in seconds since 1970; 0 if it showed
-    /// none. Set before the order that carries it on.
+    /// none. Set before the order to write it.
     pub(crate) fn set_expiry(&self, expires: u64) {
         self.expires.store(expires, Ordering::Release);
     }

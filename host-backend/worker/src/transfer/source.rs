@@ -18,9 +18,6 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Receiver;
-use paragpu_communicator_stream::handshake;
-use paragpu_protocol::codec::{Text, encode_all};
-use paragpu_protocol::handshake::{ARRIVE, Arrive, MAGIC, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use objects::Recreated;
@@ -169,12 +166,12 @@ fn carried(error: paragpu_communicator::Error) -> StateError {
 }
 
 impl Source {
-    /// Announces the session to the destination's daemon.
+    /// Begins with a link over which the daemon has announced the session.
     fn open(session: &mut Session, departure: Departure) -> Result<Self, StateError> {
         let Departure {
             link,
             local,
-            wanted,
+            here,
             follows,
             gates,
             precopy,
@@ -184,11 +181,14 @@ impl Source {
         // The session has a window although its calls use another connection. It leaves
         // the window, as for another host, and its program reconnects.
         let local = same_host && !has_foreign_window(session);
-        let follows = match same_host && !local && follows.is_empty() {
-            true => session.replies.link.communicator().to_owned(),
-            false => follows,
-        };
         may_leave(session, local, &follows)?;
+        if here && !local {
+            return Err(StateError::Impossible(
+                "the window of the session is that of an earlier connection of its program: the \
+                 session can move to another daemon, but not to another GPU of this one"
+                    .into(),
+            ));
+        }
         let socket = UnixStream::from(link);
         socket.set_nonblocking(false).map_err(StateError::from)?;
         socket
@@ -197,21 +197,6 @@ impl Source {
         socket
             .set_write_timeout(Some(SILENCE))
             .map_err(StateError::from)?;
-        let identity = session.transfer.identity();
-        let arrive = encode_all(&Arrive {
-            magic: MAGIC,
-            version: VERSION,
-            vm: Text(&identity.vm),
-            device: identity.ordinal,
-            token: identity.token,
-            guest_pid: identity.guest_pid,
-            communicator: Text(session.replies.link.communicator()),
-            follows: Text(&follows),
-            wanted,
-            expires: session.transfer.orders().expiry(),
-        });
-        let deadline = Some(Instant::now() + SILENCE);
-        handshake::send_frame(&socket, ARRIVE, 0, 0, &arrive, deadline).map_err(carried)?;
         let domain = match same_host && hand_over {
             true => session.gpu.memory_domain(),
             false => None,
@@ -326,6 +311,14 @@ impl Source {
         match self.stage {
             Stage::Welcome => {
                 self.home = self.peer.welcome()?;
+                if !self.local && self.home.0.is_empty() {
+                    return Err(StateError::Impossible(
+                        "the window of the session is that of an earlier connection of its \
+                         program, which would have to connect to the destination, where no guests \
+                         are taken over its communicator: give another --communicator"
+                            .into(),
+                    ));
+                }
                 self.peer.writer()?.put(Kind::Head, &[&session.head()])?;
                 if let Some(domain) = self.shared.domain() {
                     self.peer.writer()?.put(Kind::Domain, &[&domain])?;

@@ -4,6 +4,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
+use paragpu_abi::{CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING};
 use paragpu_device::{EventId, Result, StreamId};
 use paragpu_protocol::layout::CHUNK;
 
@@ -11,10 +12,6 @@ use super::state::{StateError, device};
 use crate::session::gpu::Gpu;
 use crate::sys::mapping::Mapping;
 
-/// CU_STREAM_NON_BLOCKING: does not synchronize with other streams.
-pub(crate) const NON_BLOCKING: u32 = 1;
-/// CU_EVENT_DISABLE_TIMING.
-pub(crate) const UNTIMED: u32 = 2;
 /// Number of slots for a move, of [`CHUNK`] bytes each.
 pub(crate) const SLOTS: u64 = 8;
 /// Maximum sleep between two polls of the device.
@@ -59,10 +56,10 @@ impl StagingRing {
         touch(&staging);
         device(gpu.host_register(staging.address(), staging.len()))?;
         let staging = Staging(ManuallyDrop::new(Arc::new(staging)));
-        let stream = device(gpu.stream_create(NON_BLOCKING, 0))?;
+        let stream = device(gpu.stream_create(CU_STREAM_NON_BLOCKING, 0))?;
         let mut marks = Vec::new();
         for _ in 0..slots {
-            marks.push(device(gpu.event_create(UNTIMED))?);
+            marks.push(device(gpu.event_create(CU_EVENT_DISABLE_TIMING))?);
         }
         Ok(Self {
             staging,

@@ -1,5 +1,6 @@
 //! Work whose results tell whether anything was lost, done twice or done out
 //! of order.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,6 +37,7 @@ const ONE: Shape = Shape {
     dynamic_shared: 0,
     cooperative: false,
     cluster: [0; 3],
+    preferred_cluster: [0; 3],
     programmatic: false,
     preferences: Preferences::NONE,
 };

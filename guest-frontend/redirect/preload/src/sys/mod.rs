@@ -1,4 +1,5 @@
 //! All unsafe code: access to the process around this library.
+#![allow(unsafe_code)]
 
 mod carrier;
 mod entry;

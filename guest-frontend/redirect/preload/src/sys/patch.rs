@@ -4,12 +4,14 @@
 //! over the code, readable and executable. So no page is ever writable and executable, or
 //! becomes executable after it was writable. This works in processes with
 //! `MemoryDenyWriteExecute=`, and SELinux requires `execute` on a memfd instead of
-//! `execmod` or `execmem`. If it is refused, or the limit of file sizes is too low, the pages are
-//! made writable for the moment of the write.
+//! `execmod` or `execmem`. If it is refused, or the limit of file sizes is too low, anonymous
+//! memory takes the memfd's place, which needs `execmem`. The code is replaced only by a complete
+//! copy that may execute: if both are refused, it stays as it was.
 
 use core::ptr;
 
 use super::entry::Entry;
+use super::memory;
 
 /// `mov r11, entry` and `jmp [r11]`.
 const JUMP: usize = 13;
@@ -49,7 +51,7 @@ pub unsafe fn write(entries: &[Entry]) -> bool {
         return false;
     };
     // SAFETY: the caller's promise, and the range is that of the entries.
-    unsafe { by_copy(entries, start, length) || in_place(entries, start, length) }
+    unsafe { by_file(entries, start, length) || by_memory(entries, start, length) }
 }
 
 /// Writes the jumps into a copy at `code` of the code at `start`.
@@ -67,11 +69,11 @@ unsafe fn write_jumps(entries: &[Entry], start: usize, code: *mut u8) {
     }
 }
 
-/// Replaces the code by a private copy with the jumps.
+/// Replaces the code by a private copy with the jumps, in a file.
 ///
 /// # Safety
 /// The range is mapped code that holds all entries, and nothing executes there.
-unsafe fn by_copy(entries: &[Entry], start: usize, length: usize) -> bool {
+unsafe fn by_file(entries: &[Entry], start: usize, length: usize) -> bool {
     if !may_create(length) {
         return false;
     }
@@ -130,18 +132,29 @@ unsafe fn fill(file: i32, entries: &[Entry], start: usize, length: usize) -> boo
     }
 }
 
-/// Writes the jumps into the code itself.
+/// Replaces the code by a copy with the jumps, in anonymous memory.
 ///
 /// # Safety
-/// As [`by_copy`].
-unsafe fn in_place(entries: &[Entry], start: usize, length: usize) -> bool {
-    let place = start as *mut libc::c_void;
-    // SAFETY: code of the object, which nothing executes now.
+/// As [`by_file`].
+unsafe fn by_memory(entries: &[Entry], start: usize, length: usize) -> bool {
+    let copy = memory::pages(length);
+    if copy.is_null() {
+        return false;
+    }
+    // SAFETY: the code is readable, and the copy is as large and exclusively ours until it is
+    // moved over the code.
     unsafe {
-        if libc::mprotect(place, length, libc::PROT_READ | libc::PROT_WRITE) != 0 {
-            return false;
+        ptr::copy_nonoverlapping(start as *const u8, copy, length);
+        write_jumps(entries, start, copy);
+        let code = libc::PROT_READ | libc::PROT_EXEC;
+        let complete = libc::mprotect(copy.cast(), length, code) == 0 && {
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            let place = start as *mut libc::c_void;
+            libc::mremap(copy.cast(), length, length, flags, place) != libc::MAP_FAILED
+        };
+        if !complete {
+            memory::release(copy, length);
         }
-        write_jumps(entries, start, place.cast());
-        libc::mprotect(place, length, libc::PROT_READ | libc::PROT_EXEC) == 0
+        complete
     }
 }

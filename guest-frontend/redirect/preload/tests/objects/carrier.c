@@ -1,4 +1,5 @@
-// A library (or, with MAIN, a program) that carries NVIDIA's runtime.
+// A library (or, with MAIN, a program) that carries NVIDIA's runtime. With PLAIN, the program
+// also survives if it is not redirected, and prints the code of a failed call.
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,10 +13,12 @@ void **__cudaRegisterFatBinary(void *wrapper);
 
 static void **handle;
 
+#ifndef PLAIN
 // NVIDIA's runtime would not survive a null pointer here.
 __attribute__((constructor)) static void early(void) {
     handle = __cudaRegisterFatBinary(NULL);
 }
+#endif
 
 int carrier_fail(int code) {
     void *place;
@@ -48,7 +51,12 @@ const char *carrier_check(void) {
     return NULL;
 }
 
-#ifdef MAIN
+#ifdef PLAIN
+int main(void) {
+    printf("%d\n", carrier_fail(2));
+    return 0;
+}
+#elif defined(MAIN)
 int main(void) {
     const char *wrong = carrier_check();
     puts(wrong ? wrong : "good");

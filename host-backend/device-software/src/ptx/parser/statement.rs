@@ -180,7 +180,7 @@ impl<'a> Parser<'a> {
         if self.eat_word(".calltargets") {
             // Functions, which a call through a register does not need.
             self.skip_to_semicolon()?;
-            out.push(Statement::Prototype(name, Vec::new(), Vec::new()));
+            out.push(Statement::Prototype(name));
         } else if self.eat_word(".branchtargets") {
             let mut targets = vec![self.word()?];
             while self.eat(b',') {
@@ -189,12 +189,13 @@ impl<'a> Parser<'a> {
             self.expect(b';')?;
             out.push(Statement::Targets(name, targets));
         } else if self.eat_word(".callprototype") {
-            let returns = self.params()?;
+            // A call has its own parameters.
+            self.params()?;
             self.word()?;
-            let params = self.params()?;
+            self.params()?;
             // `.noreturn`, `.abi_preserve n`.
             self.skip_to_semicolon()?;
-            out.push(Statement::Prototype(name, returns, params));
+            out.push(Statement::Prototype(name));
         } else {
             out.push(Statement::Label(name));
         }

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use paragpu_abi::{CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING};
 use paragpu_device::{EventId, StreamId};
 
 use super::blocks::{BlockFile, FULL, Filled, Part, SLOT, padded};
@@ -19,7 +20,7 @@ use crate::session::gpu::Gpu;
 use crate::sys::mapping::Mapping;
 use crate::transfer::mover::{Mover, read_chunk, write_chunk};
 use crate::transfer::regions::Chunk;
-use crate::transfer::staging_ring::{NON_BLOCKING, StagingRing, UNTIMED, drain};
+use crate::transfer::staging_ring::{StagingRing, drain};
 use crate::transfer::state::{StateError, device};
 
 /// Size of a hash in bytes.
@@ -160,10 +161,10 @@ struct DeviceHashes {
 
 impl DeviceHashes {
     fn new(gpu: &mut Gpu, first: u64) -> Result<Self, StateError> {
-        let streams = (0..STREAMS).map(|_| gpu.stream_create(NON_BLOCKING, 0));
+        let streams = (0..STREAMS).map(|_| gpu.stream_create(CU_STREAM_NON_BLOCKING, 0));
         Ok(Self {
             streams: device(streams.collect())?,
-            copied: device(gpu.event_create(UNTIMED))?,
+            copied: device(gpu.event_create(CU_EVENT_DISABLE_TIMING))?,
             first,
             expected: Vec::new(),
             waiting: Vec::new(),

@@ -104,6 +104,9 @@ fn every_change_and_every_cut_is_noticed() {
         let error = restored(&good[..cut], Hasher::Threads).unwrap_err();
         assert!(matches!(error, StateError::Incomplete), "{cut}: {error}");
     }
+    let longer = [&good[..], &[0]].concat();
+    let error = restored(&longer, Hasher::Threads).unwrap_err();
+    assert!(matches!(error, StateError::Order(_)), "{error}");
 }
 
 /// The records before and after the contents, and the layout.

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use crate::live::Recorded;
 use paragpu_communicator::{Nowhere, Receiver};
 use paragpu_communicator_stream as stream;
-use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
+use paragpu_communicator_stream::handshake::send_frame;
 use paragpu_control::turn::{Turn, TurnRequest};
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handle::{DeviceAddress, ModuleHandle, StreamHandle};
-use paragpu_protocol::handshake::{ARRIVE, Move};
+use paragpu_protocol::handshake::Move;
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::table::{MemMap, Memset, ModuleLoad, ModuleUnload, StreamCreate};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -66,15 +66,13 @@ impl Begun {
         session.begin_migration(Departure {
             link: link.into(),
             local: true,
-            wanted: 0,
+            here: false,
             follows: String::new(),
             gates,
             precopy: true,
             hand_over: false,
         });
         let deadline = Some(Instant::now() + Duration::from_secs(20));
-        let (arrive, _) = receive_exact_frame(&destination, 4096, deadline).unwrap();
-        assert_eq!(arrive.kind, ARRIVE);
         let home = encode_all(&Move {
             communicator: Text(""),
             address: Text(""),
