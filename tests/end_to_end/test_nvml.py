@@ -155,6 +155,20 @@ class Nvml(unittest.TestCase):
             self.assertEqual(found["processes"], [[program.pid, 4 * MIB]])
             eventually(lambda: not daemon.sessions(), "the session has ended")
 
+    def test_a_process_that_begins_to_use_cuda_needs_no_other_connection(self):
+        daemon = self.daemon()
+        with subprocess.Popen(
+            [sys.executable, PROGRAM, "before"],
+            env=daemon.guest_environment("unix"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as program:
+            read_until(program, "asked")
+            eventually(lambda: len(daemon.sessions()) == 1, "only the program's own session is left")
+            found = json.loads(program.communicate("\n", timeout=60)[0])
+        self.assertEqual(found["processes"], [[program.pid, 4 * MIB]])
+
     def test_a_session_that_moved_or_was_restored_is_listed(self):
         daemon, other = self.daemon("software.devices=2"), self.daemon()
         holder = self.hold(daemon, 8 * MIB)

@@ -33,6 +33,9 @@ def moved(case, options):
     arguments = [f"--steps={options.steps}", name]
     with harness.Daemon("--warm=2", device="cuda") as here, harness.Daemon("--warm=2", device="cuda") as there:
         environment = {**here.guest_environment(options.communicator), **QUIET, **PACKAGED}
+        # vLLM ends if workers that start let go of memory meanwhile.
+        for daemon in (here, there):
+            gpu.await_warm(daemon, 2)
         unmoved = stayed(case, options, environment)
         if unmoved is None:
             return [], False

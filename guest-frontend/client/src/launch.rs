@@ -104,6 +104,14 @@ impl Launches {
         stream.note_launch(Work::Kernel(Arc::new(kernel)), programmatic)
     }
 
+    /// The errors that CUDA returns when a kernel node is made or changed.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for extents that the device does not support.
+    pub fn check_node(&self, kernel: &Kernel) -> Result<()> {
+        kernel.shape.check_extents(self.device.limits()?)
+    }
+
     /// The errors that CUDA returns immediately.
     pub(crate) fn check(&self, function: &Function, shape: &Shape) -> Result<()> {
         let limits = self.device.limits()?;

@@ -18,8 +18,12 @@ use paragpu_protocol::status::Status;
 use crate::code::{Code, Result};
 use crate::sys::session;
 
-/// How long an idle connection is kept.
-const IDLE: Duration = Duration::from_secs(5);
+/// How long an idle connection is kept. Its worker occupies memory of the GPU, and vLLM ends
+/// if memory becomes free while it starts.
+const IDLE: Duration = Duration::from_secs(2);
+/// How often the process is asked whether it has a session, instead of which no connection is
+/// needed.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The devices of one process; a forked child has its own.
 #[derive(Debug, Default)]
@@ -172,7 +176,8 @@ impl Devices {
         Ok(monitor)
     }
 
-    /// Starts the thread that closes idle connections.
+    /// Closes connections that are idle, and those to devices of which the process has a
+    /// session by now.
     fn watch(&self) {
         let mut inner = self.inner.lock();
         while !inner.monitors.is_empty() {
@@ -181,7 +186,22 @@ impl Devices {
                 inner.monitors.clear();
                 break;
             }
-            self.changed.wait_for(&mut inner, IDLE - idle);
+            self.changed.wait_for(&mut inner, LOOK.min(IDLE - idle));
+            if inner.sessions_failed {
+                continue;
+            }
+            let own = |(ordinal, monitor): (&u32, &Arc<Monitor>)| {
+                (!monitor.is_over_session()).then_some(*ordinal)
+            };
+            let own: Vec<u32> = inner.monitors.iter().filter_map(own).collect();
+            // The loader may wait for a library that waits for this lock.
+            drop(inner);
+            let has_session = |ordinal: &u32| session::monitor(*ordinal).is_some();
+            let needless: Vec<u32> = own.into_iter().filter(has_session).collect();
+            inner = self.inner.lock();
+            inner.monitors.retain(|ordinal, monitor| {
+                monitor.is_over_session() || !needless.contains(ordinal)
+            });
         }
         inner.watched = false;
     }

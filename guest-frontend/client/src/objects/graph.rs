@@ -15,7 +15,6 @@ use crate::objects::condition::{Condition, ConditionalKind};
 use crate::objects::edge::{Dependency, renumbered};
 use crate::objects::event::Event;
 use crate::objects::graph_memory::GraphMemory;
-use crate::objects::graph_memory_limits::{has_memory, is_freed};
 pub use crate::objects::kernel::Kernel;
 use crate::objects::user_object::{References, UserObject};
 
@@ -522,7 +521,7 @@ impl Graph {
             return Err(Status::INVALID_VALUE);
         }
         if let Work::MemFree(memory) = &work
-            && is_freed(&nodes, memory)
+            && Self::is_freed(&nodes, memory)
         {
             return Err(Status::INVALID_VALUE);
         }
@@ -569,7 +568,7 @@ impl Graph {
     pub fn remove(&self, number: u32) -> Result<()> {
         let mut nodes = self.nodes.lock();
         check_numbers(&nodes, &[number])?;
-        if has_memory(&nodes) {
+        if Self::has_memory(&nodes) {
             return Err(Status::NOT_SUPPORTED);
         }
         if let Some(place) = nodes.get_mut(number as usize) {

@@ -5,7 +5,6 @@ use paragpu_protocol::status::Status;
 use crate::error::Result;
 use crate::objects::edge::{Dependency, Edge};
 use crate::objects::graph::{Graph, Node, Work, check_edge, check_numbers, check_source, numbered};
-use crate::objects::graph_memory_limits::has_memory;
 
 impl Graph {
     /// cuGraphAddDependencies of pairs: the second comes after the first.
@@ -44,7 +43,7 @@ impl Graph {
     /// that allocate or free memory.
     pub fn undepend(&self, pairs: &[(Dependency, u32)]) -> Result<()> {
         let mut nodes = self.nodes.lock();
-        if !pairs.is_empty() && has_memory(&nodes) {
+        if !pairs.is_empty() && Self::has_memory(&nodes) {
             return Err(Status::NOT_SUPPORTED);
         }
         let mut taken = Vec::new();

@@ -15,7 +15,7 @@ impl Graph {
     /// # Errors
     /// `NOT_SUPPORTED` if there is an instance.
     pub(crate) fn instance(&self) -> Result<Option<Arc<()>>> {
-        if !has_memory(&self.nodes.lock()) {
+        if !Self::has_memory(&self.nodes.lock()) {
             return Ok(None);
         }
         let mut instance = self.instance.lock();
@@ -26,29 +26,29 @@ impl Graph {
         *instance = Arc::downgrade(&made);
         Ok(Some(made))
     }
-}
 
-/// Whether nodes, or those of child graphs, allocate or free memory.
-pub(super) fn has_memory(nodes: &[Option<Node>]) -> bool {
-    nodes.iter().flatten().any(|node| match &node.work {
-        Work::MemAlloc(..) | Work::MemFree(_) => true,
-        Work::Child(child) => has_memory(&child.nodes.lock()),
-        _ => false,
-    })
-}
-
-/// Whether nodes free the memory as often as they allocate it, or once if another graph
-/// allocates it.
-pub(super) fn is_freed(nodes: &[Option<Node>], memory: &GraphMemory) -> bool {
-    let (mut begun, mut ended) = (0, 0);
-    for node in nodes.iter().flatten() {
-        match &node.work {
-            Work::MemAlloc(other, _) if other.address == memory.address => begun += 1,
-            Work::MemFree(other) if other.address == memory.address => ended += 1,
-            _ => {}
-        }
+    /// Whether nodes, or those of child graphs, allocate or free memory.
+    pub(super) fn has_memory(nodes: &[Option<Node>]) -> bool {
+        nodes.iter().flatten().any(|node| match &node.work {
+            Work::MemAlloc(..) | Work::MemFree(_) => true,
+            Work::Child(child) => Self::has_memory(&child.nodes.lock()),
+            _ => false,
+        })
     }
-    ended >= begun.max(1)
+
+    /// Whether nodes free the memory as often as they allocate it, or once if another graph
+    /// allocates it.
+    pub(super) fn is_freed(nodes: &[Option<Node>], memory: &GraphMemory) -> bool {
+        let (mut begun, mut ended) = (0, 0);
+        for node in nodes.iter().flatten() {
+            match &node.work {
+                Work::MemAlloc(other, _) if other.address == memory.address => begun += 1,
+                Work::MemFree(other) if other.address == memory.address => ended += 1,
+                _ => {}
+            }
+        }
+        ended >= begun.max(1)
+    }
 }
 
 #[cfg(test)]

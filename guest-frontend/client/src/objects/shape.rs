@@ -41,20 +41,33 @@ impl Shape {
         (self.grid, self.block, self.cluster, self.dynamic_shared)
     }
 
-    /// Refuses a shape that the device or the kernel does not support.
-    pub(crate) fn check(&self, limits: &Limits, function: &Function) -> Result<()> {
+    /// Refuses extents that the device does not support, for whatever kernel. A kernel node is
+    /// checked so when it is made.
+    pub(crate) fn check_extents(&self, limits: &Limits) -> Result<()> {
         let within = |have: &[u32; 3], most: &[u32; 3]| {
             have.iter()
                 .zip(most)
                 .all(|(have, most)| *have != 0 && have <= most)
         };
-        let threads: u64 = self.block.iter().map(|&n| u64::from(n)).product();
-        if !within(&self.grid, &limits.grid)
-            || !within(&self.block, &limits.block)
-            || threads > limits.threads.into()
-        {
-            return Err(Status::INVALID_VALUE);
+        let fits = within(&self.grid, &limits.grid)
+            && within(&self.block, &limits.block)
+            && self.threads() <= limits.threads.into()
+            && self.dynamic_shared <= limits.shared_optin.max(limits.shared);
+        match fits {
+            true => Ok(()),
+            false => Err(Status::INVALID_VALUE),
         }
+    }
+
+    /// Threads of a block.
+    fn threads(&self) -> u64 {
+        self.block.iter().map(|&n| u64::from(n)).product()
+    }
+
+    /// Refuses a shape that the device or the kernel does not support.
+    pub(crate) fn check(&self, limits: &Limits, function: &Function) -> Result<()> {
+        self.check_extents(limits)?;
+        let threads = self.threads();
         if threads > function.max_threads().into() {
             // Exceeding the registers has its own result. Any other limit of the kernel
             // gives INVALID_VALUE.

@@ -92,10 +92,10 @@ unsafe fn linear(
     for given in attributes {
         check_attributes(given.srcAccessOrder, given.flags).map_err(whole)?;
     }
+    let places = batch::attributes(count, firsts).map_err(whole)?;
     if let Some(empty) = sizes.iter().position(|size| *size == 0) {
         return Err((empty, Status::INVALID_VALUE));
     }
-    let places = batch::attributes(count, firsts).map_err(whole)?;
     let copies = destinations.iter().zip(sources).zip(sizes).zip(places);
     let mut wait = false;
     for (at, (((to, from), size), place)) in copies.enumerate() {

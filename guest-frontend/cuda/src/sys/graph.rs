@@ -98,6 +98,47 @@ pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
+/// Adds a node.
+///
+/// # Safety
+/// `node` is null or writable; `after` is null or points to `count` handles.
+pub unsafe fn add(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    work: Work,
+) -> Result {
+    // SAFETY: the caller upholds the contract of `add_after`.
+    unsafe {
+        add_after(node, graph, (after, std::ptr::null()), count, |_, _| {
+            Ok(work)
+        })
+    }
+}
+
+/// Adds a node with edges, whose work `make` creates for the graph and the node's dependencies.
+///
+/// # Safety
+/// `node` is null or writable; both lists are null or have `count` records.
+pub(super) unsafe fn add_after(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    (after, edges): (*const CUgraphNode, *const cudaGraphEdgeData),
+    count: usize,
+    make: impl FnOnce(&Graph, &[Dependency]) -> Result<Work>,
+) -> Result {
+    if node.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let graph = find(graph)?;
+    // SAFETY: the lists hold `count` of them, as the caller promises.
+    let after = unsafe { dependencies(&graph, after, edges, count) }?;
+    let name = graph.add(make(&graph, &after)?, &after)?;
+    // SAFETY: `node` is null or writable, as the caller promises.
+    unsafe { put(node, node_handle(name)) }
+}
+
 /// Numbers of the listed nodes, which must belong to `graph`.
 ///
 /// # Safety

@@ -10,8 +10,7 @@ use paragpu_client::objects::graph::Work;
 use paragpu_protocol::status::Status;
 
 use super::Result;
-use super::graph::{find, handle};
-use super::graph_node::add_after;
+use super::graph::{add_after, find, handle};
 use crate::objects::{self, Object};
 
 /// Adds a node with a copy of a graph, or with the program's own graph, which belongs to the

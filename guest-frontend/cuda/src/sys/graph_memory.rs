@@ -13,8 +13,7 @@ use paragpu_client::objects::graph_memory::GraphMemory;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::graph::{list, work_of};
-use super::graph_node::{add, add_after};
+use super::graph::{add, add_after, list, work_of};
 use super::{Result, device, present, unsupported_use};
 use crate::location;
 use crate::objects::peers;

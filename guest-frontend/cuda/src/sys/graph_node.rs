@@ -20,12 +20,12 @@ use paragpu_client::objects::preference;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
-use super::graph::{dependencies, find, find_node, handle, node_handle, work_of};
+use super::graph::{add, add_after, find, find_node, handle, work_of};
 use super::graph_copy::describe;
 use super::host_call::host_call;
 use super::module::callable;
 use super::{
-    Result, copy_rect, event, get, graph_child, graph_memory, host, launch, put, stream,
+    Result, copy_rect, device, event, get, graph_child, graph_memory, host, launch, stream,
     stream_memory, unsupported_use,
 };
 use crate::current;
@@ -43,7 +43,15 @@ pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work
         Some(_) => return Err(Status::INVALID_VALUE),
     };
     // SAFETY: the caller upholds the contract of `kernel_change`.
-    unsafe { kernel_change(given, |new| Ok(Work::Kernel(Arc::new(new.to_kernel(had))))) }
+    unsafe {
+        kernel_change(given, |new| {
+            let kernel = new.to_kernel(had);
+            device::session(new.ordinal)?
+                .launches()
+                .check_node(&kernel)?;
+            Ok(Work::Kernel(Arc::new(kernel)))
+        })
+    }
 }
 
 /// Passes the parameters of a kernel node on.
@@ -203,25 +211,6 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
     }
 }
 
-/// Adds a node.
-///
-/// # Safety
-/// `node` is null or writable; `after` is null or points to `count` handles.
-pub unsafe fn add(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    work: Work,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `add_after`.
-    unsafe {
-        add_after(node, graph, (after, std::ptr::null()), count, |_, _| {
-            Ok(work)
-        })
-    }
-}
-
 /// Adds a node of any kind.
 ///
 /// # Safety
@@ -289,28 +278,6 @@ pub(crate) fn cuGraphConditionalHandleCreate(
     let ordinal = session_of(context)?.ordinal();
     let made = find(graph)?.create_condition(ordinal, value, flags != 0);
     place.put(made.handle())
-}
-
-/// Adds a node with edges, whose work `make` creates for the graph and the node's dependencies.
-///
-/// # Safety
-/// `node` is null or writable; both lists are null or have `count` records.
-pub(super) unsafe fn add_after(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    (after, edges): (*const CUgraphNode, *const cudaGraphEdgeData),
-    count: usize,
-    make: impl FnOnce(&Graph, &[Dependency]) -> Result<Work>,
-) -> Result {
-    if node.is_null() {
-        return Err(Status::INVALID_VALUE);
-    }
-    let graph = find(graph)?;
-    // SAFETY: the lists hold `count` of them, as the caller promises.
-    let after = unsafe { dependencies(&graph, after, edges, count) }?;
-    let name = graph.add(make(&graph, &after)?, &after)?;
-    // SAFETY: `node` is null or writable, as the caller promises.
-    unsafe { put(node, node_handle(name)) }
 }
 
 /// Replaces the work of a node.

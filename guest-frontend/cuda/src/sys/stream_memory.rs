@@ -17,8 +17,8 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryOperation;
 
 use super::boundary::{In, Out};
-use super::graph::{list, work_of};
-use super::graph_node::{add, session_of, set};
+use super::graph::{add, list, work_of};
+use super::graph_node::{session_of, set};
 use super::{Result, graph_exec};
 use crate::named_stream;
 
