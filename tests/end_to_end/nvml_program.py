@@ -437,7 +437,7 @@ def main(mode, *arguments):
     call("nvmlInitWithFlags", 0)
     call("nvmlInit_v2")
     call("nvmlShutdown")
-    modes = (facts, use, utilization, over, wrong, topology, texts, restart, both, beside, visible)
+    modes = (facts, use, utilization, over, wrong, topology, texts, restart, both, before, beside, visible)
     print(json.dumps({known.__name__: known for known in modes}[mode](*map(float, arguments))))
     call("nvmlShutdown")
     call("nvmlShutdown", code=UNINITIALIZED)
