@@ -232,8 +232,8 @@ test-gpu-libraries: ## NVIDIA's libraries through PyTorch on this machine's GPU,
 	python3 tests/frameworks/test_gpu_frameworks.py libraries
 	python3 tests/frameworks/test_gpu_frameworks.py --move libraries:handles
 
-test-frameworks: ## PyTorch, JAX, CuPy, Triton and ONNX Runtime as they are on this machine's GPU, compared with native; moved, and restored from a file, while they train
-	python3 tests/frameworks/test_gpu_frameworks.py torch jax cupy onnx
+test-frameworks: ## PyTorch, JAX, CuPy, Triton, ONNX Runtime and vLLM as they are on this machine's GPU, compared with native; moved, and restored from a file, while they train
+	python3 tests/frameworks/test_gpu_frameworks.py torch jax cupy onnx vllm
 	python3 tests/frameworks/test_gpu_frameworks.py --move torch:gpt_training_step --restore torch:gpt_training_step
 
 test-suites: ## the frameworks' own tests on this machine's GPU, natively and through paragpu, into out/suites.json

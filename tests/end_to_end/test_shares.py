@@ -124,7 +124,7 @@ class Shares(unittest.TestCase):
             program.reach(BATCH)
         reader = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_program.py")
         environment = daemon.guest_environment("unix")
-        told = json.loads(subprocess.check_output([sys.executable, reader, "over", "2"], env=environment, timeout=60))
+        told = json.loads(subprocess.check_output([sys.executable, reader, "over", "1"], env=environment, timeout=60))
         percent = dict(told["processes"])
         # Relative to each other, so other load does not matter.
         self.assertGreater(percent[2], 3 * percent[1])

@@ -20,7 +20,7 @@ use crate::sys::session;
 
 /// How long an idle connection is kept. Its worker occupies memory of the GPU, and vLLM ends
 /// if memory becomes free while it starts.
-const IDLE: Duration = Duration::from_secs(2);
+const IDLE: Duration = Duration::from_secs(3);
 /// How often the process is asked whether it has a session, instead of which no connection is
 /// needed.
 const LOOK: Duration = Duration::from_millis(100);

@@ -299,24 +299,23 @@ pub(super) unsafe fn flat(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: bo
         pitch: copy.srcPitch,
         rows: 0,
     };
-    // Also for a single row.
-    let is_narrow = |side: &Side| {
-        let is_linear = side.kind.cast_signed() != CU_MEMORYTYPE_ARRAY;
-        is_linear && side.pitch != 0 && side.pitch < copy.WidthInBytes
-    };
-    if copy.Height != 0 && (is_narrow(&to) || is_narrow(&from)) {
-        return Err(Status::INVALID_VALUE);
-    }
+    let extent = [copy.WidthInBytes, copy.Height, 1];
+    check_rows([&to, &from], extent)?;
     // Unified memory is named by the device field. SAFETY: the caller upholds the contract
     // of `run`.
-    unsafe {
-        run(
-            &to,
-            &from,
-            [copy.WidthInBytes, copy.Height, 1],
-            stream,
-            wait,
-        )
+    unsafe { run(&to, &from, extent, stream, wait) }
+}
+
+/// Refuses rows that reach past their pitch, also a single one.
+fn check_rows(sides: [&Side; 2], extent: [usize; 3]) -> Result {
+    let is_narrow = |side: &&Side| {
+        let is_linear = side.kind.cast_signed() != CU_MEMORYTYPE_ARRAY;
+        let end = side.origin[0].saturating_add(extent[0]);
+        is_linear && side.pitch != 0 && side.pitch < end
+    };
+    match !extent.contains(&0) && sides.iter().any(is_narrow) {
+        true => Err(Status::INVALID_VALUE),
+        false => Ok(()),
     }
 }
 
@@ -343,7 +342,9 @@ fn sides(copy: &CUDA_MEMCPY3D) -> Result<(Side, Side, [usize; 3])> {
         pitch: copy.srcPitch,
         rows: copy.srcHeight,
     };
-    Ok((to, from, [copy.WidthInBytes, copy.Height, copy.Depth]))
+    let extent = [copy.WidthInBytes, copy.Height, copy.Depth];
+    check_rows([&to, &from], extent)?;
+    Ok((to, from, extent))
 }
 
 /// One three-dimensional copy.
