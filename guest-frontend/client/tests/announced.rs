@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use paragpu_client::Session;
 use paragpu_client::objects::stream::Stream;
 use paragpu_client::sys::memory::{load_token, store_token};
-use paragpu_communicator::{Sender, Wait, Window};
+use paragpu_communicator::{Sender, Window};
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::decode_all;
 use paragpu_protocol::frame::Control;
@@ -70,16 +70,13 @@ impl Host {
 }
 
 fn with_host(test: impl FnOnce(&Session, &Host)) {
-    let (guest, mut host) = plain_host::connect();
+    let (guest, host) = plain_host::connect();
     let (window, sender) = (host.window.clone().unwrap(), Arc::clone(&host.sender));
     let (calls, received) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            while let Ok(frame) = host.receiver.receive(Wait::Forever) {
-                let Some(frame) = frame else { continue };
-                let header = frame.header;
-                let call = match header.kind {
-                    kind if kind == Control::Goodbye.kind() => return,
+            plain_host::serve(host, &[], |_, frame| {
+                let call = match frame.header.kind {
                     kind if kind == HostFuncSignal::INFO.number => {
                         let call: HostFuncSignal = decode_all(frame.payload).unwrap();
                         let HostFuncSignal {
@@ -100,13 +97,8 @@ fn with_host(test: impl FnOnce(&Session, &Host)) {
                 if let Some(call) = call {
                     calls.send(call).unwrap();
                 }
-                let (kind, executed) = (header.kind, header.sequence);
-                let reply = || plain_host::answer(kind, &[]);
-                // The guest may leave as soon as it has the last reply.
-                if plain_host::respond(host.sender.as_ref(), header, executed, reply).is_err() {
-                    return;
-                }
-            }
+                false
+            });
         });
         let session = plain_host::session(guest, true);
         let host = Host {

@@ -4,7 +4,7 @@
 mod plain_host;
 
 use paragpu_client::Session;
-use paragpu_communicator::{Connection, Wait};
+use paragpu_communicator::Sender;
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::frame::{Control, REPLY};
 use paragpu_protocol::status::Status;
@@ -14,28 +14,20 @@ use paragpu_protocol::table::Ping;
 /// guest leaves; kernels have these parameters.
 fn with_host(
     parameters: &'static [(u32, u32)],
-    answer_ping: impl Fn(&Connection, u16, u64) + Send + 'static,
+    answer_ping: impl Fn(&dyn Sender, u16, u64) + Send + 'static,
     test: impl FnOnce(&Session),
 ) {
-    let (guest, mut host) = plain_host::connect();
+    let (guest, host) = plain_host::connect();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            while let Ok(frame) = host.receiver.receive(Wait::Forever) {
-                let Some(frame) = frame else { continue };
+            plain_host::serve(host, parameters, |sender, frame| {
                 let header = frame.header;
-                if header.kind == Control::Goodbye.kind() {
-                    return;
+                let is_ping = header.kind == Ping::INFO.number;
+                if is_ping {
+                    answer_ping(sender, header.slot, header.sequence);
                 }
-                if header.kind == Ping::INFO.number {
-                    answer_ping(&host, header.slot, header.sequence);
-                    continue;
-                }
-                let reply = || plain_host::answer(header.kind, parameters);
-                let sender = host.sender.as_ref();
-                if plain_host::respond(sender, header, header.sequence, reply).is_err() {
-                    return;
-                }
-            }
+                is_ping
+            });
         });
         let session = plain_host::session(guest, true);
         test(&session);
@@ -47,19 +39,19 @@ fn with_host(
 fn positions_of_calls_that_were_never_sent_end_the_session() {
     for ahead in [0, 1, u64::MAX / 2] {
         for by_reply in [true, false] {
-            let report = move |host: &Connection, slot: u16, position: u64| {
+            let report = move |sender: &dyn Sender, slot: u16, position: u64| {
                 let position = position.saturating_add(ahead);
                 if !by_reply {
                     let taken = position.to_le_bytes();
                     let kind = Control::Taken.kind();
-                    let _ = host.sender.send(kind, 0, Some(0), &[&taken]);
+                    let _ = sender.send(kind, 0, Some(0), &[&taken]);
                 }
                 let executed = Some(if by_reply { position } else { 0 });
                 let kind = Ping::INFO.number | REPLY;
                 let reply = plain_host::answer(Ping::INFO.number, &[]);
                 // The guest may have left.
-                let _ = host.sender.send(kind, slot, executed, &[&reply]);
-                let _ = host.sender.flush();
+                let _ = sender.send(kind, slot, executed, &[&reply]);
+                let _ = sender.flush();
             };
             with_host(&[], report, |session| {
                 let outcomes = [session.ping(), session.ping()];

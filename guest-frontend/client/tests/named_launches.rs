@@ -13,10 +13,9 @@ use paragpu_client::Session;
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
 use paragpu_client::sys::memory::store_token;
-use paragpu_communicator::{Connection, Wait, Window};
+use paragpu_communicator::{Connection, Window};
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::decode_all;
-use paragpu_protocol::frame::Control;
 use paragpu_protocol::layout::{THREADS_WORD, launch_word};
 use paragpu_protocol::table::Launch;
 
@@ -31,17 +30,8 @@ struct Received {
 
 /// Answers calls and reports launches until the guest leaves.
 fn serve(connection: Connection, launches: &Sender<Received>) {
-    let Connection {
-        sender,
-        mut receiver,
-        ..
-    } = connection;
-    while let Ok(frame) = receiver.receive(Wait::Forever) {
-        let Some(frame) = frame else { continue };
+    plain_host::serve(connection, &[], |_, frame| {
         let (kind, position) = (frame.header.kind, frame.header.sequence);
-        if kind == Control::Goodbye.kind() {
-            return;
-        }
         if kind == Launch::INFO.number {
             let launch: Launch<'_> = decode_all(frame.payload).unwrap();
             let _ = launches.send(Received {
@@ -50,11 +40,8 @@ fn serve(connection: Connection, launches: &Sender<Received>) {
                 thread: launch.thread(),
             });
         }
-        let reply = || plain_host::answer(kind, &[]);
-        if plain_host::respond(sender.as_ref(), frame.header, position, reply).is_err() {
-            return;
-        }
-    }
+        false
+    });
 }
 
 fn launch(session: &Session, function: &Function) {

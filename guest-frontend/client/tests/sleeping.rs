@@ -13,7 +13,6 @@ use paragpu_client::launch::Shape;
 use paragpu_communicator::{Error, Frame, Landing, Receiver, Wait, Wake};
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::decode_all;
-use paragpu_protocol::frame::Control;
 use paragpu_protocol::table::{
     EventCreate, EventRecord, EventSynchronize, StreamSignal, StreamSynchronize,
 };
@@ -67,33 +66,24 @@ impl Receiver for Counting {
 
 /// Runs `test` with a session, the calls that its host receives, and its waits.
 fn with_host(test: impl FnOnce(&Session, &Calls<u16>, &Waits)) {
-    let (mut guest, mut host) = plain_host::connect();
+    let (mut guest, host) = plain_host::connect();
     let waits = Arc::new(Waits::default());
     guest.receiver = Box::new(Counting(guest.receiver, Arc::clone(&waits)));
     let (calls, received) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            while let Ok(frame) = host.receiver.receive(Wait::Forever) {
-                let Some(frame) = frame else { continue };
-                let header = frame.header;
-                if header.kind == Control::Goodbye.kind() {
-                    return;
-                }
-                if header.kind == EventCreate::INFO.number {
+            plain_host::serve(host, &[], |_, frame| {
+                let kind = frame.header.kind;
+                if kind == EventCreate::INFO.number {
                     let create: EventCreate = decode_all(frame.payload).unwrap();
                     assert_eq!(
                         create.flags,
                         CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING
                     );
                 }
-                calls.send(header.kind).unwrap();
-                let (kind, executed) = (header.kind, header.sequence);
-                let reply = || plain_host::answer(kind, &[]);
-                // The guest may leave as soon as it has the last reply.
-                if plain_host::respond(host.sender.as_ref(), header, executed, reply).is_err() {
-                    return;
-                }
-            }
+                calls.send(kind).unwrap();
+                false
+            });
         });
         test(&plain_host::session(guest, true), &received, &waits);
     });

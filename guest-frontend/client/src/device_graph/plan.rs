@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::objects::event::Event;
-use crate::objects::graph::{Flat, Graph, NodeName, Work};
+use crate::objects::flat_graph::Flat;
+use crate::objects::graph::{Graph, NodeName, Work};
 use crate::objects::graph_memory::GraphMemory;
 use crate::user_object::HeldReferences;
 

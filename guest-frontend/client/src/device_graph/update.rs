@@ -12,8 +12,9 @@ use super::plan::{DeviceGraph, Plan, Staging, Step};
 use super::{Graphs, PART};
 use crate::error::Result;
 use crate::host_function::HostFunctions;
+use crate::objects::flat_graph::Flat;
 use crate::objects::function::Function;
-use crate::objects::graph::{CopyNodeEnd, CopyWork, Flat, HostRun, Kernel, NodeName, Work};
+use crate::objects::graph::{CopyNodeEnd, CopyWork, HostRun, Kernel, NodeName, Work};
 use crate::objects::shape::Shape;
 use crate::objects::user_object::References;
 

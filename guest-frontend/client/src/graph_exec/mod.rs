@@ -27,7 +27,8 @@ pub use crate::device_graph::{KernelChange, Refusal};
 use crate::error::Result;
 use crate::event::Event;
 use crate::objects::edge::renumbered;
-use crate::objects::graph::{Flat, Graph, NodeName, Work};
+use crate::objects::flat_graph::Flat;
+use crate::objects::graph::{Graph, NodeName, Work};
 use crate::objects::stream::Stream;
 use partition::{Segment, partition};
 

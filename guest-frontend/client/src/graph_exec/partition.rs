@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::objects::graph::Flat;
+use crate::objects::flat_graph::Flat;
 
 /// Nodes that one device executes as a graph of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]

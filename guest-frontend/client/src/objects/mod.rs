@@ -12,6 +12,7 @@ pub mod condition;
 mod conditional;
 pub mod edge;
 pub mod event;
+pub(crate) mod flat_graph;
 pub mod function;
 pub mod graph;
 mod graph_edges;

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use paragpu_client::Session;
-use paragpu_communicator::{Connection, Error, Sender};
+use paragpu_communicator::{Connection, Error, Frame, Sender, Wait};
 use paragpu_communicator_ring::shm;
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::{Bytes, Field, Text};
-use paragpu_protocol::frame::{FrameHeader, REPLY};
+use paragpu_protocol::frame::{Control, FrameHeader, REPLY};
 use paragpu_protocol::handshake::{VERSION, Welcome};
 use paragpu_protocol::layout::{MAX_DEVICES, Regions};
 use paragpu_protocol::reply::encode_done;
@@ -71,6 +71,28 @@ pub fn respond(
     }
     sender.send(call.kind | REPLY, call.slot, Some(executed), &[&reply()])?;
     sender.flush()
+}
+
+/// Receives calls until the guest leaves. Those that `takes` does not answer itself, which it
+/// says by `true`, are answered as [`answer`] does.
+pub fn serve(
+    mut host: Connection,
+    parameters: &[(u32, u32)],
+    mut takes: impl FnMut(&dyn Sender, &Frame<'_>) -> bool,
+) {
+    while let Ok(frame) = host.receiver.receive(Wait::Forever) {
+        let Some(frame) = frame else { continue };
+        let header = frame.header;
+        if header.kind == Control::Goodbye.kind() {
+            return;
+        }
+        let sender = host.sender.as_ref();
+        let reply = || answer(header.kind, parameters);
+        // The guest may leave as soon as it has the last reply.
+        if !takes(sender, &frame) && respond(sender, header, header.sequence, reply).is_err() {
+            return;
+        }
+    }
 }
 
 /// The reply to a call that needs no work. `parameters` are those of each kernel: offset and
