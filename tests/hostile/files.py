@@ -8,7 +8,7 @@ import tempfile
 import harness
 import wire
 from blake3 import blake3
-from field import ARENA, CHUNK, PATIENCE, SHADOWS, Broken, arrival, attack, expect, needs, ptx
+from field import ARENA, CHUNK, PATIENCE, SHADOWS, Broken, arrival, attack, expect, needs, ptx, until
 
 
 def paragpu(field, *arguments, timeout=10):
@@ -182,6 +182,8 @@ def names_of_states(field):
     with tempfile.TemporaryDirectory() as folder:
         done = paragpu(field, "checkpoint", "--end", str(session.welcome["session"]), folder, timeout=30)
         expect(done is not None and done.returncode == 0, f"{done}")
+        # The session is listed until its worker has exited.
+        until("ended", lambda: not field.daemon.sessions())
         path = os.path.join(folder, "session.paragpu")
         with open(path, "rb") as file:
             parts, memory = records(file.read())

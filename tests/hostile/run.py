@@ -79,7 +79,7 @@ def main():
         os.makedirs(os.path.dirname(os.path.abspath(arguments.output)), exist_ok=True)
         with open(arguments.output, "w", encoding="utf-8") as file:
             json.dump({"results": results, "skipped": skipped}, file, indent=1)
-    broken = [result["name"] for result in results if not result["held"]]
+    broken = [f"{result['name']} ({result['why']})" for result in results if not result["held"]]
     print(f"{len(results) - len(broken)} of {len(results)} attacks held, {len(skipped)} skipped" + (f"; went through: {', '.join(broken)}" if broken else ""))
     return 1 if broken else 0
 
