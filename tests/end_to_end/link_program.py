@@ -7,9 +7,10 @@ kernel a thousand times with small copies, fills and events in between, and wait
 kernel has the address of pinned memory, which it does not write. Prints "ready"; for each
 line of standard input takes a step, and prints "issued" before it waits and "done" after it:
 
-  wait   waits for the context
-  event  waits for an event
-  item   waits by copying the result back
+  wait    waits for the context
+  event   waits for an event
+  item    waits by copying the result back
+  pinned  copies the result back into pinned memory, and waits for the stream
 """
 
 import ctypes
@@ -54,6 +55,8 @@ class Training:
         self.pinned = [ctypes.c_void_p() for _ in range(2)]
         for memory in self.pinned:
             must("cuMemHostAlloc", byref(memory), BATCH, MAPPED)
+        self.result = ctypes.c_void_p()
+        must("cuMemHostAlloc", byref(self.result), 1 << 20, MAPPED)
         self.steps = 0
 
     def launch(self):
@@ -85,7 +88,15 @@ class Training:
             must("cuEventSynchronize", self.event)
         else:
             count = ctypes.c_uint32()
-            must("cuMemcpyDtoHAsync_v2", byref(count), self.device, ctypes.c_size_t(4), self.stream)
+            if how == "pinned":
+                # Elsewhere in each step.
+                place = ctypes.c_void_p(self.result.value + self.steps * 5000)
+                count = ctypes.c_uint32.from_address(place.value)
+            else:
+                place = byref(count)
+            must("cuMemcpyDtoHAsync_v2", place, self.device, ctypes.c_size_t(4), self.stream)
+            if how == "pinned":
+                must("cuStreamSynchronize", self.stream)
             if count.value != self.steps * LAUNCHES:
                 raise SystemExit(f"wrong: {count.value} launches of {self.steps * LAUNCHES}")
 

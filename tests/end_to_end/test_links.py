@@ -14,6 +14,7 @@ import harness
 from harness.link import Link
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "link_program.py")
+SHARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shared_pinned_program.py")
 PATIENCE = 120
 # Steps of which one makes a single round trip, even if the processors are busy.
 STEPS = 10
@@ -47,7 +48,7 @@ class Links(unittest.TestCase):
                     self.assertEqual(program.stdout.readline(), "ready\n")
                     # The first one loads the kernel.
                     self.step_of_any_length(program)
-                    for how in ("wait", "event", "item"):
+                    for how in ("wait", "event", "item", "pinned"):
                         with self.subTest(how):
                             # What is due anyway, such as an acknowledgement, may follow an answer.
                             self.assertIn(1, (self.step(program, link, how) for _ in range(STEPS)))
@@ -56,6 +57,20 @@ class Links(unittest.TestCase):
                 finally:
                     program.kill()
                     clock.cancel()
+
+    def test_threads_share_pinned_memory(self):
+        with harness.Daemon() as daemon:
+            for communicator in ("unix", "tcp"):
+                with self.subTest(communicator):
+                    done = subprocess.run(
+                        [sys.executable, SHARED, "6", "150"],
+                        env=daemon.guest_environment(communicator),
+                        timeout=PATIENCE,
+                        check=False,
+                        capture_output=True,
+                        text=True,
+                    )
+                    self.assertEqual((done.stdout, done.returncode), ("done\n", 0), done.stderr)
 
     def step_of_any_length(self, program):
         """Takes a step while the link is open."""

@@ -262,9 +262,9 @@ class Session(unittest.TestCase):
             ("MemMap", {"address": 0, "size": CHUNK}),
             ("ShadowCreate", {"address": 0x7FFF00000000, "size": 4096}),
             ("ShadowRead", {"address": 0x300000000000, "size": 2**63}),
-            ("ShadowsChanged", {"after": 1, "ranges": struct.pack("<QQ", 0x300000000000, 2**63)}),
-            ("ShadowsChanged", {"after": 2**32 - 1, "ranges": struct.pack("<QQ", ARENA, 4096)}),
-            ("ShadowsChanged", {"after": 0, "ranges": bytes(9)}),
+            ("ShadowChanges", {"after": 1, "ranges": struct.pack("<QQ", 0x300000000000, 2**63)}),
+            ("ShadowChanges", {"after": 2**32 - 1, "ranges": struct.pack("<QQ", ARENA, 4096)}),
+            ("ShadowChanges", {"after": 0, "ranges": bytes(9)}),
             ("ShadowRead", {"address": ARENA + CHUNK - 8, "size": 16}),
             ("ShadowRead", {"address": ARENA, "size": 2**64 - 1}),
             ("ShadowRead", {"address": 0x7FFF00000000, "size": 16}),
@@ -299,6 +299,9 @@ class Session(unittest.TestCase):
             ("ShadowPatch", {"address": ARENA, "runs": struct.pack("<II", CHUNK, 1) + b"a"}),
             ("ShadowPatch", {"address": ARENA, "runs": struct.pack("<II", 0, 2**32 - 1) + b"a"}),
             ("ShadowPatch", {"address": 2**64 - 2, "runs": struct.pack("<II", 1, 1) + b"a"}),
+            ("ShadowAgree", {"address": ARENA, "runs": struct.pack("<II", 0, 1) + b"a"}),
+            ("ShadowAgree", {"address": 0x300000000000, "runs": struct.pack("<II", 0, 2**32 - 1) + b"a"}),
+            ("ShadowAgree", {"address": 2**64 - 2, "runs": struct.pack("<II", 1, 1) + b"a"}),
         ):
             with self.subTest(f"{name} {arguments}"):
                 session.post(name, **arguments)
@@ -306,6 +309,35 @@ class Session(unittest.TestCase):
                     session.call("ContextSynchronize")
                 self.assertEqual(caught.exception.call, wire.NUMBERS[name])
         session.call("CopyFromDevice", source=ARENA, size=CHUNK, stream=0)
+
+    def test_a_question_tells_what_is_little(self):
+        session = self.open()
+        shadow = 0x300000000000
+        session.call("ShadowCreate", address=shadow, size=64 << 10)
+
+        def fill(offset, size):
+            session.post("Memset", destination=shadow + offset, pitch=0, value=7, element=1, width=size, height=1, stream=0)
+            session.call("ContextSynchronize")
+
+        def changes():
+            ranges = struct.pack("<QQ", shadow, 64 << 10)
+            answer = session.call("ShadowChanges", after=0, ranges=ranges)[0]
+            return answer["complete"], answer["runs"]
+
+        self.assertEqual(changes(), (True, b""))
+        fill(5000, 3)
+        complete, runs = changes()
+        self.assertTrue(complete)
+        address, length = struct.unpack_from("<QI", runs)
+        self.assertLessEqual(address, shadow + 5000)
+        self.assertGreaterEqual(address + length, shadow + 5003)
+        self.assertEqual(runs[12:].strip(b"\0"), b"\7\7\7")
+        session.post("ShadowAgree", address=shadow, runs=struct.pack("<II", address - shadow, length) + runs[12:])
+        self.assertEqual(changes(), (True, b""))
+        fill(0, 20 << 10)
+        self.assertEqual(changes(), (False, b""))
+        self.assertEqual(session.call("ShadowRead", address=shadow, size=64 << 10)[1][: 20 << 10], b"\7" * (20 << 10))
+        self.assertEqual(changes(), (True, b""))
 
     def test_device_memory_is_synchronized_like_a_shadow(self):
         session = self.open()

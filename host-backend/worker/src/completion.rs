@@ -87,8 +87,9 @@ impl Session {
             return self.replies.link.send_reply(pending.at, &[reply]);
         }
         if let Goal::Behind(_, ranges) = &pending.goal {
-            let changed = self.host.have_changed(ranges);
-            return self.replies.finish(&mut self.gpu, pending.at, changed);
+            let mut runs = Vec::new();
+            let changes = self.host.changes(ranges, &mut runs);
+            return self.replies.finish(&mut self.gpu, pending.at, changes);
         }
         let outcome = match pending.then {
             Continuation::Reply => Ok(()),

@@ -8,8 +8,9 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ShadowDestroy, ShadowJoin, ShadowPatch, ShadowRead, ShadowWrite, ShadowsChanged,
+    ShadowAgree, ShadowChanges, ShadowDestroy, ShadowJoin, ShadowPatch, ShadowRead, ShadowWrite,
 };
+use paragpu_protocol::types::ChangedRuns;
 
 use crate::error::{Fault, Outcome, fail};
 use crate::session::bypass::Bypass;
@@ -63,7 +64,7 @@ fn ranges_of(bytes: &[u8]) -> Outcome<Ranges> {
     while reader.remaining() > 0 {
         let (address, size): (u64, u64) =
             (reader.field().map_err(bad)?, reader.field().map_err(bad)?);
-        if ranges.len() == ShadowsChanged::MOST_RANGES || !(address | size).is_multiple_of(PAGE) {
+        if ranges.len() == ShadowChanges::MOST_RANGES || !(address | size).is_multiple_of(PAGE) {
             return fail(Status::INVALID_VALUE, "a shadow is read by pages");
         }
         ranges.push((address, size));
@@ -164,23 +165,30 @@ impl HostMemory {
         self.join(gpu, call, true)
     }
 
-    pub(crate) fn shadows_changed(
+    pub(crate) fn shadow_agree(&mut self, _: &mut Gpu, call: &ShadowAgree<'_>) -> Outcome<()> {
+        each_run(call.address, call.runs.0, |at, _, run| self.agree(at, run))
+    }
+
+    pub(crate) fn shadow_changes(
         &mut self,
         gpu: &mut Gpu,
         replies: &mut Replies,
         at: At,
-        call: &ShadowsChanged<'_>,
+        call: &ShadowChanges<'_>,
     ) -> Result<bool, Fault> {
         let ranges = match ranges_of(call.ranges.0) {
             Ok(ranges) => ranges,
-            Err(fault) => return replies.answer::<u32>(gpu, at, Err(fault)),
+            Err(fault) => return replies.answer::<ChangedRuns<'_>>(gpu, at, Err(fault)),
         };
         match u16::try_from(call.after) {
             Ok(slot) if slot != 0 && replies.completion.has(slot) => {
                 let behind = Progress::Later(Goal::Behind(slot, ranges), Continuation::Reply);
                 replies.progress(gpu, at, Ok(behind))
             }
-            _ => replies.answer(gpu, at, self.have_changed(&ranges)),
+            _ => {
+                let mut runs = Vec::new();
+                replies.answer(gpu, at, self.changes(&ranges, &mut runs))
+            }
         }
     }
 

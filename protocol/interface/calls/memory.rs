@@ -70,14 +70,23 @@ fn ShadowRead(
     size: u64,
 );
 
-/// Whether the device changed any of several shadows since both sides last agreed: 1, or 0 if it changed none. Answered behind the earlier calls of another slot, so a thread sends it right after a call that waits for work, and needs no second round trip if nothing changed. Changes nothing.
+/// What the device changed in several shadows since both sides last agreed, if it is little. Answered behind the earlier calls of another slot, so a thread sends it right after a call that waits for work, and needs no second round trip. Changes nothing: the guest may have written to the shadows meanwhile. If it takes the changes over, it posts a [`ShadowAgree`], otherwise a [`ShadowRead`] returns them again.
 #[call(0x0118, synchronous, idempotent, replies, part(host), with(replies))]
-fn ShadowsChanged(
+fn ShadowChanges(
     /// The slot whose earlier calls are answered first.
     after: u32,
     /// At most 64 ranges inside shadows, each an address and a number of bytes (two u64), multiples of 4096.
     ranges: Bytes<'a>,
-) -> u32;
+) -> ChangedRuns<'r>;
+
+/// Both sides agree on bytes of a shadow that the guest has from the device.
+#[call(0x011a, posted, idempotent, early, part(host))]
+fn ShadowAgree(
+    /// The address at which the first run's gap begins.
+    address: u64,
+    /// The runs, as in [`ShadowPatch`].
+    runs: Bytes<'a>,
+);
 
 /// Replaces a whole shadow by pages of the window, which the program has at its own addresses by now: a session that got its window when it moved shares the memory that it pinned before. Executed when the device is idle. What the device changed since both sides last agreed is written to the pages. Fails with NOT_READY if the device does not become idle within 0.1 s, or if executable graphs exist, whose nodes may copy from and to the shadow.
 #[call(0x0119, synchronous, window, changes(Shadow = address), part(host), with(objects))]

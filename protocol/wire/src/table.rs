@@ -20,16 +20,18 @@ use crate::handle::{
 };
 use crate::layout::LAUNCHING_THREADS;
 use crate::types::{
-    ArrayShape, CopyEnd, DeviceAnswer, DeviceSnapshot, DeviceUsage, FunctionInfo, FunctionNames,
-    GlobalInfo, LinkedImage, MemoryInfo, MemoryOffer, PeerAttributes, PeerName, SmGroups,
-    SmResource, TensorMap, TextureSpec,
+    ArrayShape, ChangedRuns, CopyEnd, DeviceAnswer, DeviceSnapshot, DeviceUsage, FunctionInfo,
+    FunctionNames, GlobalInfo, LinkedImage, MemoryInfo, MemoryOffer, PeerAttributes, PeerName,
+    SmGroups, SmResource, TensorMap, TextureSpec,
 };
 
 include!(concat!(env!("OUT_DIR"), "/table.rs"));
 
-impl ShadowsChanged<'_> {
+impl ShadowChanges<'_> {
     /// Maximum number of ranges in one question.
     pub const MOST_RANGES: usize = 64;
+    /// Maximum number of bytes of the runs in one answer.
+    pub const MOST_BYTES: usize = 16 << 10;
 }
 
 impl Launch<'_> {

@@ -202,6 +202,16 @@ crate::record! {
         parameters: Bytes<'a>,
     }
 
+    /// What the device changed in shadows.
+    ChangedRuns<'a> {
+        /// Whether these are all changes. If they are more than
+        /// [`ShadowChanges::MOST_BYTES`](crate::table::ShadowChanges::MOST_BYTES), there are none.
+        complete: bool,
+        /// Runs of bytes in the order of the ranges and of addresses, each: its address (u64),
+        /// its length (u32), the run. They contain every byte that changed, and may contain others.
+        runs: Bytes<'a>,
+    }
+
     /// Names of a module's kernels.
     FunctionNames<'a> {
         /// Kernels of the whole module.

@@ -3,14 +3,15 @@
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::reply::{self, Reply};
-use paragpu_protocol::table::ShadowsChanged;
+use paragpu_protocol::table::ShadowChanges;
+use paragpu_protocol::types::ChangedRuns;
 
 use super::reply_slots::Lease;
 use super::{Link, Message, encoded};
 use crate::error::Result;
 use crate::sys::memory::HostRows;
 
-/// Whether the device has changed shadows by the end of a wait.
+/// What the device has changed in shadows by the end of a wait.
 #[derive(Debug, Default)]
 pub(crate) struct Question {
     /// Addresses and sizes.
@@ -19,9 +20,13 @@ pub(crate) struct Question {
     slot: Option<Lease>,
 }
 
+/// The answer to a question.
+#[derive(Debug, Default)]
+pub(crate) struct Answer(Vec<u8>);
+
 impl Question {
     /// Maximum number of ranges.
-    pub(crate) const MOST: usize = ShadowsChanged::MOST_RANGES;
+    pub(crate) const MOST: usize = ShadowChanges::MOST_RANGES;
 
     /// Asks about one more range of whole pages.
     pub(crate) fn add(&mut self, (address, size): (u64, u64)) {
@@ -30,21 +35,50 @@ impl Question {
     }
 }
 
+impl Answer {
+    /// All that has changed; `None` if that is not known.
+    pub(crate) fn runs(&self) -> Option<Vec<Run<'_>>> {
+        match reply::decode::<ChangedRuns>(&self.0) {
+            Ok(Reply::Done(ChangedRuns {
+                complete: true,
+                runs,
+            })) => runs_of(runs.0),
+            _ => None,
+        }
+    }
+}
+
+/// An address for the host, and bytes from there on.
+pub(crate) type Run<'a> = (u64, &'a [u8]);
+
+/// Decodes the runs of an answer. `None` if they are truncated.
+fn runs_of(mut rest: &[u8]) -> Option<Vec<Run<'_>>> {
+    let mut runs = Vec::new();
+    while !rest.is_empty() {
+        let (address, after) = rest.split_first_chunk()?;
+        let (length, after) = after.split_first_chunk()?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        let (run, after) = after.split_at_checked(length)?;
+        runs.push((u64::from_le_bytes(*address), run));
+        rest = after;
+    }
+    Some(runs)
+}
+
 impl Link {
     /// As [`call_with`](Self::call_with), for a call that waits for work. Sends `question`
-    /// right behind it, if it asks anything. Also returns whether the host is known to have
-    /// found nothing changed.
+    /// right behind it, if it asks anything, and also returns the answer.
     pub(crate) fn call_and_ask<'a, C: WireCall<'a>, R>(
         &self,
         call: &C,
         destination: Option<HostRows>,
         mut question: Question,
         read: impl FnOnce(C::Reply<'_>) -> R,
-    ) -> (Result<R>, bool) {
+    ) -> (Result<R>, Answer) {
         let ask = |after| self.ask(&mut question, after);
         let result = self.call_within(call, self.spin(), destination, ask, read);
-        let unchanged = question.slot.is_some_and(|slot| self.is_no(&slot));
-        (result, unchanged)
+        let answer = question.slot.map(|slot| self.answer(&slot));
+        (result, answer.unwrap_or_default())
     }
 
     /// Sends a question behind the calls of a slot.
@@ -56,8 +90,8 @@ impl Link {
             return;
         };
         let Some(slot) = lease.slot() else { return };
-        let number = ShadowsChanged::INFO.number;
-        let call = ShadowsChanged {
+        let number = ShadowChanges::INFO.number;
+        let call = ShadowChanges {
             after: after.into(),
             ranges: Bytes(&question.ranges),
         };
@@ -72,13 +106,30 @@ impl Link {
         }
     }
 
-    /// Waits for a question's answer, which follows a call's. False if the link is lost.
-    fn is_no(&self, lease: &Lease) -> bool {
+    /// Waits for a question's answer, which follows a call's. Empty if the link is lost.
+    fn answer(&self, lease: &Lease) -> Answer {
         let Some(slot) = lease.slot() else {
-            return false;
+            return Answer::default();
         };
         self.wait(lease.index(), slot, self.spin());
-        let reply = slot.take().unwrap_or_default();
-        matches!(reply::decode::<u32>(&reply), Ok(Reply::Done(0)))
+        Answer(slot.take().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_are_cut_off_are_no_answer() {
+        let one = [&7_u64.to_le_bytes()[..], &2_u32.to_le_bytes(), &[1, 2]].concat();
+        let two = [&one[..], &9_u64.to_le_bytes(), &0_u32.to_le_bytes()].concat();
+        assert_eq!(runs_of(&[]), Some(vec![]));
+        assert_eq!(runs_of(&two), Some(vec![(7, &[1, 2][..]), (9, &[][..])]));
+        for end in (0..two.len()).filter(|end| ![0, one.len()].contains(end)) {
+            assert_eq!(runs_of(&two[..end]), None, "{end}");
+        }
+        let long = [&7_u64.to_le_bytes()[..], &u32::MAX.to_le_bytes(), &[1]].concat();
+        assert_eq!(runs_of(&long), None);
     }
 }

@@ -316,8 +316,8 @@ impl Shadows {
             .try_for_each(|region| region.pull(&self.link, &self.progress))
     }
 
-    /// Makes a call that waits for work, and asks in the same round trip whether that changed
-    /// shadows. If not, the next [`pull`](Self::pull) need not fetch them.
+    /// Makes a call that waits for work, and asks in the same round trip what that changed in
+    /// shadows. If it is little, the next [`pull`](Self::pull) need not fetch it.
     pub(crate) fn call<'a, C>(
         &self,
         call: &C,
@@ -332,22 +332,23 @@ impl Shadows {
         let mut asked = Vec::new();
         if region::have_writers() && !self.are_none() {
             for region in self.all() {
-                let Some(writers) = region.writers(&self.progress, awaited) else {
+                let Some(inquiry) = region.inquire(&self.progress, awaited) else {
                     continue;
                 };
                 if asked.len() < Question::MOST {
                     question.add(region.on_wire());
-                    asked.push((region, writers));
+                    asked.push((region, inquiry));
                 }
             }
         }
-        let (result, is_unchanged) = self.link.call_and_ask(call, destination, question, |()| ());
-        if is_unchanged && result.is_ok() {
-            for (region, writers) in asked {
-                region.settle(&writers);
-            }
-        }
-        result
+        let (result, answer) = self.link.call_and_ask(call, destination, question, |()| ());
+        result?;
+        let Some(runs) = answer.runs() else {
+            return Ok(());
+        };
+        asked
+            .iter()
+            .try_for_each(|(region, inquiry)| region.settle(&self.link, inquiry, &runs))
     }
 
     /// A copy of the list, so that the lock is not held during round trips.

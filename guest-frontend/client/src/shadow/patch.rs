@@ -1,7 +1,7 @@
 //! Changed runs of memory that is synchronized, in as few calls as possible.
 
 use paragpu_protocol::codec::Bytes;
-use paragpu_protocol::table::{ShadowPatch, ShadowWrite};
+use paragpu_protocol::table::{ShadowAgree, ShadowPatch, ShadowWrite};
 
 use crate::connection::Link;
 use crate::error::Result;
@@ -57,8 +57,25 @@ impl Patch {
                 link.post(&ShadowPatch { address, runs })?;
             }
         }
+        self.clear();
+        Ok(())
+    }
+
+    /// Posts that both sides agree on the runs of a shadow at the host's address `base`, and
+    /// clears them.
+    pub(crate) fn agree(&mut self, link: &Link, base: u64) -> Result<()> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        let address = base + self.start as u64;
+        let runs = Bytes(&self.runs);
+        link.post(&ShadowAgree { address, runs })?;
+        self.clear();
+        Ok(())
+    }
+
+    fn clear(&mut self) {
         self.count = 0;
         self.runs.clear();
-        Ok(())
     }
 }

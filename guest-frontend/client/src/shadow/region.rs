@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::difference::{differing_bytes, differing_units, differing_words, equal_bytes};
 use super::patch::{Patch, WRITE};
-use crate::connection::Link;
+use crate::connection::{Link, Run};
 use crate::error::Result;
 use crate::progress::{Awaited, Progress};
 use crate::sys::memory::{HostRows, HostSlice, PAGE};
@@ -53,12 +53,23 @@ pub(crate) struct State {
     came: Vec<u8>,
     /// Work that may write to the shadow.
     writers: Vec<Writer>,
+    /// How often `agreed` changed.
+    changes: u64,
     /// The host has no copy: the program freed the memory, or both share it.
     gone: bool,
 }
 
 /// Work at a position of a stream.
-pub(super) type Writer = (Arc<Progress>, u64);
+type Writer = (Arc<Progress>, u64);
+
+/// A shadow about which a thread asks behind a wait.
+#[derive(Debug)]
+pub(super) struct Inquiry {
+    /// The writers that are complete once the wait has ended.
+    writers: Vec<Writer>,
+    /// [`State::changes`] before.
+    changes: u64,
+}
 
 /// Number of shadows with writers; checked before any lock is taken.
 static WRITERS: AtomicUsize = AtomicUsize::new(0);
@@ -126,6 +137,7 @@ impl Region {
                 fetched: Vec::new(),
                 came: Vec::new(),
                 writers: Vec::new(),
+                changes: 0,
                 gone: false,
             }),
             host,
@@ -146,6 +158,7 @@ impl Region {
 
     fn agree_on(state: &mut State, contents: Vec<u8>, position: u64) -> Arc<Vec<u8>> {
         state.agreed = Arc::new(contents);
+        state.changes += 1;
         state.gone = false;
         if state.writers.is_empty() {
             WRITERS.fetch_add(1, Ordering::AcqRel);
@@ -165,6 +178,7 @@ impl Region {
         state.gone = true;
         // Nothing is compared with it any more.
         state.agreed = Arc::default();
+        state.changes += 1;
         if !std::mem::take(&mut state.writers).is_empty() {
             WRITERS.fetch_sub(1, Ordering::AcqRel);
         }
@@ -257,9 +271,9 @@ impl Region {
         }
     }
 
-    /// The writers of a shadow that are complete once a wait has ended. `None` if it has no
-    /// writers, or the host has no copy. `session` is the progress of all streams.
-    pub(super) fn writers(&self, session: &Progress, awaited: &Awaited) -> Option<Vec<Writer>> {
+    /// What to ask about a shadow behind a wait. `None` if it has no writers, or the host has no
+    /// copy. `session` is the progress of all streams.
+    pub(super) fn inquire(&self, session: &Progress, awaited: &Awaited) -> Option<Inquiry> {
         let state = self.state.lock();
         if !self.is_shadow || state.gone || state.writers.is_empty() {
             return None;
@@ -268,21 +282,67 @@ impl Region {
         let is_over = |(progress, position): &&Writer| {
             *position <= complete.max(progress.complete()) || awaited.includes(progress, *position)
         };
-        Some(state.writers.iter().filter(is_over).cloned().collect())
+        Some(Inquiry {
+            writers: state.writers.iter().filter(is_over).cloned().collect(),
+            changes: state.changes,
+        })
     }
 
-    /// Removes writers after which nothing was changed.
-    pub(super) fn settle(&self, over: &[Writer]) {
+    /// Takes over what the device has changed by the end of a wait: runs of bytes at rising
+    /// addresses. Removes the writers that were complete then. Does nothing if either side's
+    /// changes were agreed on since the inquiry, because the runs may be older or newer than
+    /// those: a [`pull`](Self::pull) fetches them.
+    pub(super) fn settle(&self, link: &Link, inquiry: &Inquiry, runs: &[Run]) -> Result<()> {
         let mut state = self.state.lock();
-        if state.writers.is_empty() {
-            return;
+        if state.writers.is_empty() || state.changes != inquiry.changes {
+            return Ok(());
         }
+        let mut patch = Patch::default();
+        let mut end = self.base;
+        for &(address, bytes) in runs {
+            let length = bytes.len() as u64;
+            if !holds(self.base, self.length, address, length) {
+                continue;
+            }
+            if address < end {
+                return Err(Status::UNKNOWN);
+            }
+            end = address + length;
+            let at = usize::try_from(address - self.base).unwrap_or(usize::MAX);
+            if !patch.holds(at, bytes.len()) {
+                patch.agree(link, self.base)?;
+            }
+            patch.add(at, bytes);
+            let agreed: &mut Vec<u8> = Arc::make_mut(&mut state.agreed);
+            self.take(agreed, at, bytes);
+            state.changes += 1;
+        }
+        patch.agree(link, self.base)?;
         state.writers.retain(|(progress, position)| {
             let is_over = |(of, last): &Writer| Arc::ptr_eq(progress, of) && position <= last;
-            !over.iter().any(is_over)
+            !inquiry.writers.iter().any(is_over)
         });
         if state.writers.is_empty() {
             WRITERS.fetch_sub(1, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Writes bytes of the device that are `at` of the shadow into the program's memory, and
+    /// agrees on them.
+    fn take(&self, agreed: &mut [u8], at: usize, bytes: &[u8]) {
+        // The shadow begins with the page that has the program's first byte.
+        let before = usize::try_from(self.device - self.base).unwrap_or(0);
+        let (from, to) = (
+            at.max(before),
+            (at + bytes.len()).min(before + agreed.len()),
+        );
+        if from >= to {
+            return;
+        }
+        let old = agreed.get_mut(from - before..to - before);
+        if let (Some(old), Some(new)) = (old, bytes.get(from - at..to - at)) {
+            self.merge(from - before, old, new);
         }
     }
 
@@ -322,6 +382,7 @@ impl Region {
                 patch.add(from, agreed);
                 at = to;
             }
+            state.changes += 1;
             at = at.max(stop);
         }
         patch.send(link, self.device)
@@ -372,7 +433,6 @@ impl Region {
         };
         let left = state.writers.iter().filter(|writer| !is_over(writer));
         let left: Vec<_> = left.cloned().collect();
-        let before = usize::try_from(self.device - self.base).unwrap_or(0);
         let length = usize::try_from(self.length).map_err(|_| Status::OUT_OF_MEMORY)?;
         let State {
             agreed,
@@ -391,15 +451,11 @@ impl Region {
         link.call_with(&read, rows, |()| ())?;
         // For a shadow, only changed pages were received.
         let agreed: &mut Vec<u8> = Arc::make_mut(agreed);
-        let own = before..before + agreed.len();
-        for (page, _) in came.iter().enumerate().filter(|(_, came)| **came != 0) {
-            let (start, end) = (page * PAGE, (page + 1) * PAGE);
-            let (from, to) = (start.max(own.start), end.min(own.end));
-            let old = agreed.get_mut(from - before..to - before);
-            if let (Some(old), Some(new)) = (old, fetched.get(from..to)) {
-                self.merge(from - before, old, new);
-            }
+        let pages = fetched.chunks(PAGE).zip(came.iter()).enumerate();
+        for (page, (bytes, _)) in pages.filter(|(_, (_, came))| **came != 0) {
+            self.take(agreed, page * PAGE, bytes);
         }
+        state.changes += 1;
         // Not earlier: other threads check for writers without waiting for this one.
         state.writers = left;
         if state.writers.is_empty() {

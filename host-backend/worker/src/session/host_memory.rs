@@ -12,9 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Window;
+use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::layout::{BULK_TOKEN_BYTES, DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{HostMap, ShadowCreate, ShadowJoin};
+use paragpu_protocol::table::{HostMap, ShadowChanges, ShadowCreate, ShadowJoin};
+use paragpu_protocol::types::ChangedRuns;
 
 use super::gpu::Gpu;
 use super::host_account::HostAccount;
@@ -495,15 +497,42 @@ impl HostMemory {
         Ok(shadow.refresh(from, size, |offset, bytes| changed(offset - from, bytes))?)
     }
 
-    /// Whether the device changed any of these pages since both sides last agreed: 1 or 0.
-    pub(crate) fn have_changed(&self, ranges: &[(u64, u64)]) -> Outcome<u32> {
+    /// What the device changed in these pages since both sides last agreed. `runs` is empty.
+    pub(crate) fn changes<'a>(
+        &self,
+        ranges: &[(u64, u64)],
+        runs: &'a mut Vec<u8>,
+    ) -> Outcome<ChangedRuns<'a>> {
         for &(address, size) in ranges {
             let (shadow, from) = self.shadow_of(address, size)?;
-            if shadow.has_changed(from, size) {
-                return Ok(1);
+            let are_few = shadow.changes(from, size, |offset, bytes| {
+                let length = u32::try_from(bytes.len()).unwrap_or(0);
+                runs.extend_from_slice(&(address + (offset - from)).to_le_bytes());
+                runs.extend_from_slice(&length.to_le_bytes());
+                runs.extend_from_slice(bytes);
+                runs.len() <= ShadowChanges::MOST_BYTES
+            });
+            if !are_few {
+                return Ok(ChangedRuns {
+                    complete: false,
+                    runs: Bytes(&[]),
+                });
             }
         }
-        Ok(0)
+        self.statistics.bytes_from_device.add(runs.len() as u64);
+        Ok(ChangedRuns {
+            complete: true,
+            runs: Bytes(runs),
+        })
+    }
+
+    /// Records that both sides agree on bytes of a shadow.
+    pub(crate) fn agree(&self, address: u64, bytes: &[u8]) -> Outcome<()> {
+        let (shadow, offset) = self.shadow_of(address, bytes.len() as u64)?;
+        match shadow.is_joined() || shadow.set_agreed(offset, bytes) {
+            true => Ok(()),
+            false => fail(Status::INVALID_VALUE, "outside the shadow"),
+        }
     }
 
     /// The last agreed bytes of a shadow, for a session that moves.

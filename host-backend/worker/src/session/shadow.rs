@@ -22,6 +22,9 @@ pub(crate) const PAGE: u64 = 4096;
 /// Maximum number of bytes of one data frame: whole pages, after the offset.
 const MAX_FRAME_BYTES: usize = (MAX_PAYLOAD - 8) / PAGE as usize * PAGE as usize;
 
+/// Unit in bytes of the runs of [`Shadow::changes`], about the size of a run's head.
+const UNIT: usize = 16;
+
 /// One shadow.
 #[derive(Debug)]
 pub(super) struct Shadow {
@@ -129,14 +132,36 @@ impl Shadow {
         self.memory.merge_in(offset, bytes, agreed) && self.agreed.copy_in(offset, bytes)
     }
 
-    /// Whether a range of whole pages differs from what both sides last agreed on.
-    pub(super) fn has_changed(&self, from: u64, size: u64) -> bool {
+    /// Calls a function with runs of bytes in a range of whole pages that differ from what both
+    /// sides last agreed on, until it returns false: offset in the shadow, and bytes. A run
+    /// consists of whole [units](UNIT). Returns whether it was called with all.
+    pub(super) fn changes(
+        &self,
+        from: u64,
+        size: u64,
+        mut changed: impl FnMut(u64, &[u8]) -> bool,
+    ) -> bool {
         if self.joined {
-            return false;
+            return true;
         }
         let mut page = [0; PAGE as usize];
-        (from..from + size).step_by(PAGE as usize).any(|offset| {
-            self.memory.copy_out(offset, &mut page) && self.agreed.bytes(offset, page.len()) != page
+        (from..from + size).step_by(PAGE as usize).all(|offset| {
+            // Compares a copy, as `refresh` does.
+            let agreed = self.agreed.bytes(offset, page.len());
+            if !self.memory.copy_out(offset, &mut page) || agreed == page {
+                return true;
+            }
+            let mut units = page.chunks(UNIT).zip(agreed.chunks(UNIT)).enumerate();
+            while let Some((first, _)) = units.find(|(_, (new, old))| new != old) {
+                let is_last = units.find(|(_, (new, old))| new == old);
+                let end = is_last.map_or(page.len(), |(unit, _)| unit * UNIT);
+                let start = first * UNIT;
+                let run = page.get(start..end).unwrap_or_default();
+                if !changed(offset + start as u64, run) {
+                    return false;
+                }
+            }
+            true
         })
     }
 
@@ -220,6 +245,49 @@ mod tests {
         assert!(shadow.write(0, &all));
         assert_eq!(shadow.memory.bytes(0, PAGE as usize), all);
         assert!(!shadow.write(PAGE - 1, &[1, 2]));
+    }
+
+    #[test]
+    fn changes_are_told_until_they_are_agreed_on() {
+        let size = 3 * PAGE;
+        let shadow = Shadow {
+            memory: Mapping::anywhere(size).unwrap(),
+            agreed: Mapping::anywhere(size).unwrap(),
+            joined: false,
+            held: None,
+        };
+        let changes = |from, size, most: usize| {
+            let mut told = Vec::new();
+            let all = shadow.changes(from, size, |offset, bytes| {
+                told.push((offset, bytes.to_vec()));
+                told.len() < most
+            });
+            (told, all)
+        };
+        assert_eq!(changes(0, size, 9), (Vec::new(), true));
+        // One byte; a run over two units; the last bytes of a page and the first of the next one.
+        for (at, length) in [(35, 1), (100, 20), (2 * PAGE - 4, 8)] {
+            assert!(shadow.memory.copy_in(at, &vec![7; length]));
+        }
+        let (told, all) = changes(0, size, 9);
+        assert!(all);
+        let places: Vec<_> = told.iter().map(|(at, run)| (*at, run.len())).collect();
+        assert_eq!(
+            places,
+            [(32, 16), (96, 32), (2 * PAGE - 16, 16), (2 * PAGE, 16)]
+        );
+        for (at, run) in &told {
+            assert_eq!(shadow.memory.bytes(*at, run.len()), run);
+        }
+        assert_eq!(changes(0, size, 1).0.len(), 1);
+        assert!(!changes(0, size, 1).1);
+        assert_eq!(changes(PAGE, PAGE, 9).0.len(), 1);
+        // Telling is no agreement.
+        assert_eq!(changes(0, size, 9).0, told);
+        for (at, run) in &told[..3] {
+            assert!(shadow.set_agreed(*at, run));
+        }
+        assert_eq!(changes(0, size, 9).0, told[3..]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use paragpu_protocol::handle::{DeviceAddress, EventHandle, ShadowAddress, Stream
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
+use paragpu_protocol::types::ChangedRuns;
 
 use crate::testing::guest::{Guest, decode};
 
@@ -93,13 +94,17 @@ fn a_question_about_shadows_is_answered_behind_a_wait() {
         .unwrap();
     let range = |address: u64, size: u64| [address.to_le_bytes(), size.to_le_bytes()].concat();
     let whole = range(address, size);
-    let ask = |after| ShadowsChanged {
+    let ask = |after| ShadowChanges {
         after,
         ranges: Bytes(&whole),
     };
-    let changed = |reply: Vec<u8>| decode::<u32>(&reply);
+    let changes = |reply: Vec<u8>| {
+        let changes: ChangedRuns = decode(&reply);
+        (changes.complete, changes.runs.0.to_vec())
+    };
+    let nothing = (true, Vec::new());
     // Nothing is pending in that slot.
-    assert_eq!(changed(guest.call(&ask(1)).unwrap()), 0);
+    assert_eq!(changes(guest.call(&ask(1)).unwrap()), nothing);
     guest.device.hold(id, true);
     set(&guest, address + 4096, stream);
     guest.send(1, &StreamSynchronize { stream });
@@ -108,12 +113,27 @@ fn a_question_about_shadows_is_answered_behind_a_wait() {
     assert!(guest.aside.is_empty(), "the question waits, too");
     guest.device.hold(id, false);
     guest.reply(1).unwrap();
-    assert_eq!(changed(guest.reply(2).unwrap()), 1);
+    let told = changes(guest.reply(2).unwrap());
+    let run = [&64_u32.to_le_bytes()[..], &[7; 64]].concat();
+    let runs = [&(address + 4096).to_le_bytes()[..], &run].concat();
+    assert_eq!(told, (true, runs));
     // A question is not an agreement.
-    assert_eq!(changed(guest.call(&ask(0)).unwrap()), 1);
+    assert_eq!(changes(guest.call(&ask(0)).unwrap()), told);
+    let agreed = [&4096_u32.to_le_bytes()[..], &run].concat();
+    guest.post(&ShadowAgree {
+        address,
+        runs: Bytes(&agreed),
+    });
+    assert_eq!(changes(guest.call(&ask(0)).unwrap()), nothing);
+    // What both agree on is not sent, either.
     let read = ShadowRead { address, size };
-    guest.fetch(&read, 8192).unwrap();
-    assert_eq!(changed(guest.call(&ask(0)).unwrap()), 0);
+    assert!(
+        guest
+            .fetch(&read, 8192)
+            .unwrap()
+            .iter()
+            .all(|byte| *byte == 0)
+    );
     for ranges in [
         whole[..15].to_vec(),
         range(address + 16, 4096),
@@ -121,7 +141,7 @@ fn a_question_about_shadows_is_answered_behind_a_wait() {
         range(u64::MAX - 4095, 4096),
         whole.repeat(65),
     ] {
-        let bad = ShadowsChanged {
+        let bad = ShadowChanges {
             after: 0,
             ranges: Bytes(&ranges),
         };
