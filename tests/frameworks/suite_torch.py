@@ -2,29 +2,23 @@
 
 usage: suite_torch.py SHARD SHARDS [--skip N] [--samples N] [--only CASE...]
 
-Prints a line of JSON when a case (an operator and a type) begins and one when it
-is over, with a digest of its results and gradients for each sample, or the error.
-PyTorch is told to be deterministic; where it warns that an operator is not, the
-digest is left out.
-A case that leaves the device in error ends the process with status 3: the caller
-starts it again behind that case.
+A case is an operator and a type; of each sample there is a digest of its results and
+gradients. suite.py says what is printed. PyTorch is told to be deterministic; where it
+warns that an operator is not, the digest is left out.
 """
 
-import argparse
 import hashlib
-import json
-import signal
-import sys
+import itertools
 import warnings
 
 import torch
+from suite import attempted, run
 from torch.testing._internal.common_methods_invocations import op_db
 
 # What operators leave as they find it is no result.
 UNDEFINED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
-# Those of an operator's types that are tried, and seconds that a case may take.
+# Those of an operator's types that are tried.
 TYPES = (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int64)
-PATIENCE = 20
 # What PyTorch says of an operator that adds in any order.
 UNORDERED = "does not have a deterministic implementation"
 
@@ -85,66 +79,29 @@ def result_of(operator, sample, backward):
     return total.hexdigest()
 
 
-def tried(operator, kind, most):
+def judged(operator, sample, backward):
+    """The digest of a sample, or that its results have no order."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = result_of(operator, sample, backward)
+    return "unordered" if any(UNORDERED in str(each.message) for each in said) else result
+
+
+def tried(case, most):
     """Results of an operator's samples of a type."""
+    operator, kind = case
     torch.manual_seed(0)
     floating = kind.is_floating_point or kind.is_complex
     backward = floating and operator.supports_autograd and kind in operator.supported_backward_dtypes("cuda")
-    found = []
-    for number, sample in enumerate(operator.sample_inputs("cuda", kind, requires_grad=backward)):
-        if number >= most:
-            break
-        try:
-            with warnings.catch_warnings(record=True) as said:
-                warnings.simplefilter("always")
-                result = result_of(operator, sample, backward)
-            found.append("unordered" if any(UNORDERED in str(each.message) for each in said) else result)
-        except TimeoutError:
-            raise
-        except Exception as error:  # pylint: disable=broad-except
-            found.append(failure(error))
-    return found
-
-
-def failure(error):
-    """An error's type and first line."""
-    text = (str(error).strip() or "no text").splitlines()[0]
-    return f"{type(error).__name__}: {text[:160]}"
-
-
-def late(_signal, _frame):
-    """A case takes too long."""
-    raise TimeoutError(f"no end within {PATIENCE} s")
+    samples = itertools.islice(operator.sample_inputs("cuda", kind, requires_grad=backward), most)
+    return [attempted(judged, operator, sample, backward) for sample in samples]
 
 
 def main():
     """Runs the cases of a shard."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("shard", type=int)
-    parser.add_argument("shards", type=int)
-    parser.add_argument("--skip", type=int, default=0, help="cases of this shard that are left out")
-    parser.add_argument("--only", nargs="*", metavar="CASE", help="cases, as they are printed, instead of all")
-    parser.add_argument("--samples", type=int, default=6, help="samples of a case at most")
-    options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    signal.signal(signal.SIGALRM, late)
-    chosen = [each for each in cases() if not options.only or name_of(*each) in options.only]
-    for operator, kind in chosen[options.shard :: options.shards][options.skip :]:
-        name = name_of(operator, kind)
-        print(json.dumps({"begins": name}), flush=True)
-        signal.alarm(PATIENCE)
-        try:
-            line = {"case": name, "results": tried(operator, kind, options.samples)}
-        except Exception as error:  # pylint: disable=broad-except
-            line = {"case": name, "error": failure(error)}
-        signal.alarm(0)
-        try:
-            torch.cuda.synchronize()
-        except RuntimeError as error:
-            print(json.dumps({"case": name, "error": f"device: {failure(error)}"}), flush=True)
-            sys.exit(3)
-        print(json.dumps(line), flush=True)
+    run(__doc__, [(name_of(*case), case) for case in cases()], tried, torch.cuda.synchronize)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """The frameworks' own tests on this machine's GPU, natively and through paragpu.
 
-usage: test_gpu_suites.py [--jobs N] [--seconds N] [--output FILE] [--cupy FOLDER] torch|cupy...
+usage: test_gpu_suites.py [--jobs N] [--seconds N] [--output FILE] [--cupy FOLDER] torch|jax|cupy...
 
 `torch`: every operator of PyTorch's database, forward and backward, in five types
-(suite_torch.py): natively twice, and remotely. A case that differs from both is
-run REPEATS times more in each way; it fails if the native runs agree and a remote
-one differs, or if it has an error that they do not have. `cupy`: the tests in CuPy's source package, in FOLDER, by pytest
-with pytest-xdist, as many as the time permits; a test fails that passes natively.
-Ends with 0 and a sentence
-where there is no GPU.
+(suite_torch.py); `jax`: every use of a primitive in JAX's database, forward and backward
+(suite_jax.py; needs absl-py). Each runs natively twice, and remotely. A case that differs from
+both is run REPEATS times more in each way; it fails if the native runs agree and a remote one
+differs, or if it has an error that they do not have. `cupy`: the tests in CuPy's source
+package, in FOLDER, by pytest with pytest-xdist, as many as the time permits; a test fails that
+passes natively. Ends with 0 and a sentence where there is no GPU.
 """
 
 import argparse
@@ -46,11 +46,11 @@ CUPY = (
 ).split()
 
 
-def shard(environment, number, jobs, end, only=()):
-    """Results of one shard of PyTorch's operators, by case."""
+def shard(suite, environment, number, jobs, end, only=()):
+    """Results of one shard of a suite's cases, by case."""
     results, skip = {}, 0
     for _ in range(RESTARTS):
-        command = [sys.executable, os.path.join(HERE, "suite_torch.py"), str(number), str(jobs), "--skip", str(skip)]
+        command = [sys.executable, os.path.join(HERE, f"suite_{suite}.py"), str(number), str(jobs), "--skip", str(skip)]
         command += ["--only", *only] if only else []
         left = end - time.monotonic()
         if left <= 0:
@@ -78,11 +78,12 @@ def shard(environment, number, jobs, end, only=()):
     return results
 
 
-def operators(environment, options, seconds):
+def shards(suite, environment, options):
     """Results of all shards."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + options.seconds
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        parts = pool.map(lambda number: shard({**environment, **QUIET, **ORDERED}, number, options.jobs, end), range(options.jobs))
+        environment = {**environment, **QUIET, **ORDERED}
+        parts = pool.map(lambda number: shard(suite, environment, number, options.jobs, end), range(options.jobs))
         return {name: line for part in parts for name, line in part.items()}
 
 
@@ -112,20 +113,20 @@ def differs(natives, remotes):
     return ""
 
 
-def torch(environment, options):
-    """Compares PyTorch's operators."""
+def compared(suite, environment, options):
+    """Compares the cases of PyTorch's or JAX's database."""
     runs = []
     for way, where in (("natively", native()), ("natively again", native()), ("through paragpu", environment)):
         start = time.monotonic()
-        runs.append(operators(where, options, options.seconds))
-        say(f"torch {way}: {len(runs[-1])} cases in {time.monotonic() - start:.0f} s")
+        runs.append(shards(suite, where, options))
+        say(f"{suite} {way}: {len(runs[-1])} cases in {time.monotonic() - start:.0f} s")
     first, second, remote = runs
     both = [name for name in first if name in second and name in remote]
     natives, remotes = ({name: [run[name] for run in part] for name in both} for part in ((first, second), (remote,)))
     wrong = [name for name in both if differs(natives[name], remotes[name])]
     for _ in range(REPEATS if wrong else 0):
         for where, lines in ((native(), natives), (environment, remotes)):
-            again = shard({**where, **QUIET, **ORDERED}, 0, 1, time.monotonic() + options.seconds, wrong)
+            again = shard(suite, {**where, **QUIET, **ORDERED}, 0, 1, time.monotonic() + options.seconds, wrong)
             for name in wrong:
                 lines[name].append(again.get(name, {"error": "no result"}))
     wrong = {name: why for name in wrong if (why := differs(natives[name], remotes[name]))}
@@ -161,7 +162,7 @@ def pytest(environment, options):
     return {match["name"]: match["how"] for match in ended if match}, lines[-1:]
 
 
-def cupy(environment, options):
+def tested(_, environment, options):
     """Compares CuPy's own tests."""
     outcomes = []
     for way, where in (("natively", native()), ("through paragpu", environment)):
@@ -181,7 +182,8 @@ def cupy(environment, options):
     return counts, wrong
 
 
-SUITES = {"torch": torch, "cupy": cupy}
+# How each suite is run, and what it imports.
+SUITES = {"torch": (compared, "torch"), "jax": (compared, "jax, absl.testing"), "cupy": (tested, "cupy")}
 
 
 def main():
@@ -201,11 +203,12 @@ def main():
         return 0
     rows, well = [], True
     for name in options.suites:
-        if not installed(name):
-            say(f"{name}: skipped, it is not installed")
+        suite, imports = SUITES[name]
+        if not installed(imports):
+            say(f"{name}: skipped, one of these is not installed: {imports}")
             continue
         with harness.Daemon("--warm=2", device="cuda") as daemon:
-            counts, wrong = SUITES[name]({**daemon.guest_environment(options.communicator), **PACKAGED}, options)
+            counts, wrong = suite(name, {**daemon.guest_environment(options.communicator), **PACKAGED}, options)
             said = daemon.log()
         say(f"{name}: {counts}")
         for case, why in list(wrong.items())[:60]:
