@@ -46,8 +46,9 @@ impl Session {
     pub fn serve(&mut self, mut receiver: Box<dyn Receiver>) -> SessionEnd {
         self.set_waker(receiver.as_ref());
         let end = loop {
-            let turned = match self.turn(receiver.as_mut()) {
-                Ok(()) => self.carry_out_orders(receiver.as_mut()),
+            // First the orders: one that came before the receiver could be woken ends no wait.
+            let turned = match self.carry_out_orders(receiver.as_mut()) {
+                Ok(()) => self.turn(receiver.as_mut()),
                 ended => ended,
             };
             match turned {

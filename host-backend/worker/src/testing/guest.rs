@@ -24,6 +24,8 @@ use crate::images::ImageStore;
 use crate::session::output::Output;
 use crate::session::{Session, Setup};
 use crate::statistics::Statistics;
+#[cfg(test)]
+use crate::transfer::orders::Orders;
 use crate::turns::Turns;
 use paragpu_control::counters::Counters;
 
@@ -117,6 +119,14 @@ impl Guest {
     pub fn with_turns(turns: Arc<Turns>) -> Self {
         let (host, guest) = pair();
         let take = move |session: &mut Session| session.pacing.follow(turns);
+        Self::serving(host, guest, |_| {}, take)
+    }
+
+    /// A session over a unix socket with orders of its daemon.
+    #[cfg(test)]
+    pub(crate) fn with_orders(orders: Arc<Orders>) -> Self {
+        let (host, guest) = pair();
+        let take = move |session: &mut Session| session.transfer.set_orders(orders);
         Self::serving(host, guest, |_| {}, take)
     }
 

@@ -8,6 +8,7 @@ mod host_words;
 mod lanes;
 mod memory;
 mod objects;
+mod orders;
 mod pages;
 mod pinned;
 mod sharing;

@@ -116,9 +116,10 @@ impl Orders {
         if !self.waiting.load(Ordering::Relaxed) {
             return None;
         }
-        let order = self.order.lock().take();
+        let mut place = self.order.lock();
+        // Before the place is free: the next order sets it again.
         self.waiting.store(false, Ordering::Release);
-        order
+        place.take()
     }
 
     /// Asks the daemon whether a stopped session may execute a call. An answer to an earlier
@@ -162,6 +163,40 @@ impl Orders {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_order_that_follows_one_that_is_taken_is_not_lost() {
+        const ORDERS: u32 = 20_000;
+        let orders = Orders::new(drop);
+        let order = || Order::Checkpoint {
+            target: CheckpointTarget {
+                directory: PathBuf::new(),
+                file: None,
+            },
+            end: false,
+        };
+        let mut taken = 0;
+        std::thread::scope(|scope| {
+            let giver = scope.spawn(|| {
+                for _ in 0..ORDERS {
+                    while !orders.give(order()) {
+                        // One that was given is seen, or was taken meanwhile.
+                        let waits = orders.waiting.load(Ordering::Acquire);
+                        assert!(waits || orders.order.lock().is_none());
+                    }
+                }
+            });
+            loop {
+                let was_last = giver.is_finished();
+                match orders.take() {
+                    Some(_) => taken += 1,
+                    None if was_last => break,
+                    None => {}
+                }
+            }
+        });
+        assert_eq!(taken, ORDERS);
+    }
 
     #[test]
     fn an_answer_to_an_earlier_move_resumes_nothing() {
