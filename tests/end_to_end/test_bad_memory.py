@@ -169,6 +169,7 @@ class OfOthers(unittest.TestCase):
             for communicator, ways in (("shm", (*device, *both, *host)), ("unix", (*both, *host))):
                 for way in ways:
                     with self.subTest(way, communicator=communicator):
+                        eventually(lambda: daemon.sessions() == [], "the memory of the one before is free")
                         found = self.said(daemon, communicator, "take", way, "40")
                         self.assertEqual(found["status"], OUT_OF_MEMORY, found)
                         self.assertTrue(0 < found["blocks"] * 4 <= 64 + 8 * (communicator == "shm"), found)

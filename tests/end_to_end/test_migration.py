@@ -29,10 +29,9 @@ def ask(daemon, *arguments):
 
 
 def only_session(daemon):
-    """Number of the daemon's one session."""
-    sessions = daemon.sessions()
-    assert len(sessions) == 1, sessions
-    return str(sessions[0]["id"])
+    """Number of the daemon's one session, once others that end are gone."""
+    eventually(lambda: len(daemon.sessions()) == 1, "one session is left")
+    return str(daemon.sessions()[0]["id"])
 
 
 def migrate(source, socket_path, *options):

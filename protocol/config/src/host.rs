@@ -357,7 +357,7 @@ pub struct Software {
 #[config(layer_attr(serde(deny_unknown_fields)))]
 pub struct Shm {
     /// Size of a session's window: rings, staging and pinned memory. It occupies only the memory
-    /// that is used.
+    /// that is used, unless the program calls mlockall(MCL_CURRENT) after it began to use CUDA.
     #[config(default = "8GiB", validate = between::<{ 8 << 20 }, { 1 << 40 }>)]
     pub window: Size,
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use paragpu_communicator::Error as TravelError;
+use rustix::io::Errno;
 
 use crate::error::{Error, is_timeout};
 
@@ -11,6 +12,10 @@ pub(super) fn broken_advice(error: &TravelError) -> &'static str {
     match error {
         TravelError::Protocol(_) => {
             "is the address that of paragpud? What answers there does not speak its protocol"
+        }
+        TravelError::Io { source, .. } if is_limit(source) => {
+            "this process may not have more memory, descriptors or threads: see ulimit -v, -n and \
+             -u, and the limits of its control group"
         }
         error if is_timeout(error) => {
             "is the address that of paragpud, and is its host overloaded (systemctl status \
@@ -21,6 +26,14 @@ pub(super) fn broken_advice(error: &TravelError) -> &'static str {
              (journalctl -u paragpud)"
         }
     }
+}
+
+/// Whether the system refuses this process what it needs.
+fn is_limit(error: &std::io::Error) -> bool {
+    let limits = [Errno::NOMEM, Errno::MFILE, Errno::NFILE];
+    limits
+        .iter()
+        .any(|limit| error.raw_os_error() == Some(limit.raw_os_error()))
 }
 
 /// The error if a guest cannot use its VM's device.
@@ -69,5 +82,20 @@ pub(super) fn unix_advice(error: &TravelError) -> &'static str {
              packages: usermod -aG paragpu USER"
         }
         _ => "is paragpud running (systemctl status paragpud)?",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_the_process_are_not_the_hosts_fault() {
+        for errno in [Errno::NOMEM, Errno::MFILE] {
+            let error = TravelError::io("cannot map the shared memory", errno);
+            assert!(broken_advice(&error).contains("ulimit"), "{errno}");
+        }
+        let reset = TravelError::io("cannot read", Errno::CONNRESET);
+        assert!(broken_advice(&reset).contains("paragpud"));
     }
 }

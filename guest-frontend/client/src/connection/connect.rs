@@ -19,6 +19,7 @@ use paragpu_protocol::layout::Regions;
 use super::advice::{broken_advice, no_channel, unix_advice, vsock_advice};
 use crate::error::Error;
 use crate::staging_layout;
+use crate::sys::standard_streams::StandardStreams;
 
 /// Timeout for the host's welcome: the host may have to start a worker, and the
 /// worker a device.
@@ -217,6 +218,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     fn first(&self) -> Result<Connected, Error> {
+        let _kept = StandardStreams::hold();
         let candidates = self.config.candidates();
         let single = candidates.len() == 1;
         let mut tried = Vec::new();

@@ -6,4 +6,5 @@ pub(crate) mod moved_pages;
 pub mod process;
 pub(crate) mod shared_file;
 pub mod shared_page;
+pub(crate) mod standard_streams;
 pub(crate) mod userfault;

@@ -7,6 +7,8 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use super::standard_streams::StandardStreams;
+
 /// UFFD_FEATURE_PAGEFAULT_FLAG_WP and UFFD_FEATURE_WP_HUGETLBFS_SHMEM.
 const WRITE_PROTECTION: u64 = 1;
 const OF_SHARED_MEMORY: u64 = 1 << 12;
@@ -97,6 +99,7 @@ pub(crate) struct Userfault {
 impl Userfault {
     /// `None` without the privilege, or if the kernel cannot watch such accesses.
     pub(crate) fn new(watch: Watch) -> Option<Self> {
+        let _kept = StandardStreams::hold();
         let opened = Self {
             file: open()?,
             watch,

@@ -207,11 +207,12 @@ impl Broker {
         if let (&(Kind::Migration(id) | Kind::Relocation { id, .. }), true) = (order, orderly) {
             self.operations.member_ended(id, key);
         }
-        let reason = match orderly {
-            true => "its program ended in the meantime",
-            false => "its worker ended",
+        let reason = match worker.and_then(|worker| worker.last_word.as_deref()) {
+            Some(word) => format!("its worker ended: {word}"),
+            None if orderly => "its program ended in the meantime".to_owned(),
+            None => "its worker ended".to_owned(),
         };
-        self.order_over(key, Err(reason.into()));
+        self.order_over(key, Err(reason));
     }
 }
 

@@ -1,0 +1,48 @@
+"""Programs without standard streams: what they print must not go into a connection."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+import harness
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# Closes its standard streams, uses CUDA, and ends with 1 + N if descriptor N is not free, with 0
+# if all is well.
+PROGRAM = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from driver import Guest
+for number in range(3):
+    os.close(number)
+guest = Guest()
+memory = guest.allocate(4096)
+for number in range(3):
+    try:
+        os.fstat(number)
+    except OSError:
+        continue
+    os._exit(1 + number)
+for number in range(3):
+    os.open("/dev/null", os.O_RDWR)
+os.write(1, b"text")
+guest.cuda.cuCtxSynchronize()
+os._exit(0)
+"""
+
+
+class StandardStreams(unittest.TestCase):
+    """Over each communicator of one host."""
+
+    def test_no_connection_takes_their_numbers(self):
+        with harness.Daemon() as daemon:
+            for communicator in ("shm", "unix", "tcp"):
+                with self.subTest(communicator):
+                    command = [sys.executable, "-c", PROGRAM, HERE]
+                    done = subprocess.run(command, env=daemon.guest_environment(communicator), timeout=60, check=False)
+                    self.assertEqual(done.returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
