@@ -63,6 +63,8 @@ pub const SHARED_OPTIN: u32 = 227 << 10;
 pub const SHARED_SM: u32 = 228 << 10;
 /// Bytes of shared memory that the system reserves in each block.
 pub const SHARED_RESERVED: u32 = 1 << 10;
+/// Bytes of the units in which blocks get shared memory (`cuda_occupancy.h`).
+pub const SHARED_UNIT: u32 = 128;
 /// Domain of its PCI address. It is one in which no machine has devices, because NCCL looks
 /// up the address in the guest's sysfs, and domain 0 has a host bridge at 0000:00:00.0.
 pub const PCI_DOMAIN: u32 = 0x7067;
@@ -296,8 +298,8 @@ pub fn occupancy(threads: u32, shared: u64) -> u32 {
         return 0;
     }
     let warps = threads.div_ceil(32);
-    let by_shared =
-        u64::from(SHARED_SM) / (shared + u64::from(SHARED_RESERVED)).next_multiple_of(128);
+    let each = (shared + u64::from(SHARED_RESERVED)).next_multiple_of(SHARED_UNIT.into());
+    let by_shared = u64::from(SHARED_SM) / each;
     BLOCKS_SM.min(THREADS_SM / 32 / warps).min(by_shared as u32)
 }
 
@@ -308,6 +310,6 @@ pub fn shared_of_each(blocks: u32, threads: u32) -> u32 {
     if blocks == 0 || occupancy(threads, 0) < blocks {
         return 0;
     }
-    let each = (SHARED_SM / blocks) & !127;
+    let each = (SHARED_SM / blocks) & !(SHARED_UNIT - 1);
     each.saturating_sub(SHARED_RESERVED).min(SHARED_OPTIN)
 }

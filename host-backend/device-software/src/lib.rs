@@ -14,9 +14,9 @@
 //! `redux` of floats, `multimem`, tensor copies other than in tile mode, multicasts of
 //! `clusterlaunchcontrol`, `st.async` and `red.async` without a barrier object, `st.bulk`,
 //! `fma.oob`, texture references, texture offsets, textures read as `f16x2`, gradients of
-//! cubes, `txq`, `suq`, `sured`, `sust.p`, the special registers `%pm` and
-//! `%current_graph_exec`, and launches of graphs from kernels. `examples/accepts.rs` counts
-//! what a library needs of these.
+//! cubes, `txq`, `suq`, `sured`, `sust.p`, the special register `%pm`, and
+//! launches of graphs from kernels. `examples/accepts.rs` counts what a library needs of
+//! these.
 
 mod attributes;
 mod children;

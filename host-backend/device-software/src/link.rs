@@ -462,6 +462,28 @@ mod tests {
     }
 
     #[test]
+    fn a_shared_array_has_one_place_where_it_is_defined() {
+        let of = |kernel: &str, declaration: &str| {
+            format!(
+                "{declaration}\n.visible .entry {kernel}() {{ .reg .b32 %r;\n\
+                ld.shared.u32 %r, [part]; ret; }}\n"
+            )
+        };
+        let declared = of("a", ".extern .shared .align 4 .b8 part[64];");
+        for defining in [
+            ".visible .shared .align 4 .b8 part[64];",
+            ".extern .shared .b8 part[];",
+        ] {
+            let texts = with_head(&[&declared, &of("b", defining)]);
+            let linked = link(&inputs(&texts), 121).unwrap();
+            let module = parser::parse(&linked).unwrap();
+            let program = crate::decode::decode(&module, &HashMap::new()).unwrap();
+            let shared: Vec<u32> = program.funcs.iter().map(|func| func.shared).collect();
+            assert_eq!(shared, [64, 64], "{linked}");
+        }
+    }
+
+    #[test]
     fn the_device_runtime_is_known_by_what_it_defines() {
         let declared = ".extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.param .b64 a);";
         assert!(!defines(declared, LAUNCH));

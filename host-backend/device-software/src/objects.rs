@@ -4,9 +4,10 @@ use crate::device::handle;
 use crate::error::invalid;
 use crate::memory_unsafe::Memory;
 use crate::texture::{Array, Format, Texture, TextureSource, Textures};
+use paragpu_abi::CUDA_ARRAY3D_LAYERED;
 use paragpu_device::{ArrayId, Error, Result, SurfaceId, TextureId, TextureResource};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling};
+use paragpu_protocol::types::{ArrayShape, LinearResource, ResourceView, Sampling};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -49,6 +50,40 @@ fn check_linear(linear: &LinearResource, format: Format, memory: &Memory) -> Res
     } else {
         Err(invalid("linear memory of a texture"))
     }
+}
+
+/// The format of a view (CUresourceViewFormat) that reads an array's elements as they are.
+fn view_format(format: Format, channels: u32) -> Option<u32> {
+    let one_channel = match format {
+        Format::U8 => 0x01,
+        Format::S8 => 0x04,
+        Format::U16 => 0x07,
+        Format::S16 => 0x0a,
+        Format::U32 => 0x0d,
+        Format::S32 => 0x10,
+        Format::Half => 0x13,
+        Format::Float => 0x16,
+    };
+    match channels {
+        1 => Some(one_channel),
+        2 => Some(one_channel + 1),
+        4 => Some(one_channel + 2),
+        _ => None,
+    }
+}
+
+/// Whether a view shows all of the array, in its own format.
+fn shows_all(view: &ResourceView, array: &Array) -> bool {
+    let (shape, range) = (&array.shape, &view.levels_layers);
+    let layers = match shape.flags & CUDA_ARRAY3D_LAYERED {
+        0 => 0,
+        _ => shape.depth.saturating_sub(1),
+    };
+    (view.format == 0 || Some(view.format) == view_format(array.format, shape.channels))
+        && view.extent == [shape.width, shape.height, shape.depth]
+        && (range.first_level, range.first_layer) == (0, 0)
+        && range.last_level == shape.levels.saturating_sub(1)
+        && u64::from(range.last_layer) == layers
 }
 
 impl Objects {
@@ -120,6 +155,7 @@ impl Objects {
         &mut self,
         resource: TextureResource,
         sampling: &Sampling,
+        view: Option<&ResourceView>,
         memory: &Memory,
     ) -> Result<TextureId> {
         let source = match resource {
@@ -132,6 +168,14 @@ impl Objects {
                 TextureSource::Linear(linear, format)
             }
         };
+        let is_served = view.is_none_or(|view| match &source {
+            TextureSource::Array(array) => shows_all(view, array),
+            TextureSource::Linear(..) => false,
+        });
+        if !is_served {
+            let why = "resource view of a texture that differs from its array";
+            return Err(Error::new(Status::NOT_SUPPORTED, why));
+        }
         let sampling = *sampling;
         let id = self.next();
         let texture = Arc::new(Texture { source, sampling });

@@ -810,7 +810,9 @@ impl Program {
     pub(crate) fn refuse_callers(&mut self) {
         let mut callers: HashMap<usize, Vec<usize>> = HashMap::new();
         for (caller, func) in self.funcs.iter().enumerate() {
-            let body = self.code.get(func.start as usize..func.end as usize);
+            let body = self
+                .code
+                .get(func.code.start as usize..func.code.end as usize);
             for inst in body.unwrap_or_default() {
                 if inst.op == Op::Ext
                     && let Some(Ext::Call(call)) = self.ext.get(inst.a as usize)

@@ -407,11 +407,12 @@ impl Texture {
         Some(out)
     }
 
-    /// Reads at integer coordinates: no filtering, zero outside (PTX ISA, tex with `.s32`
-    /// coordinates).
+    /// Reads at integer coordinates of a mipmap level, or of level 0: no filtering, zero
+    /// outside (PTX ISA, tex with `.s32` coordinates).
     #[must_use]
-    pub fn at(&self, memory: &Memory, coords: [i64; 3]) -> Option<Texel> {
-        let extent = self.extent(0);
+    pub fn at(&self, memory: &Memory, coords: [i64; 3], level: Option<f32>) -> Option<Texel> {
+        let level = level.map_or(0, |level| self.existing_level(level).round() as u32);
+        let extent = self.extent(level);
         let mut at = [None; 3];
         for n in 0..3 {
             if coords[n] < 0 || coords[n] as u64 >= extent[n] {
@@ -419,7 +420,7 @@ impl Texture {
             }
             at[n] = Some(coords[n] as u64);
         }
-        self.fetch(memory, 0, at)
+        self.fetch(memory, level, at)
     }
 
     /// The point of a direction on a cube, or on cube `layer` of an array: a face, and a
@@ -470,9 +471,8 @@ impl Texture {
         x.max(y).log2() * 0.5
     }
 
-    /// Reads at a point and mipmap `level`.
-    #[must_use]
-    pub fn sample(&self, memory: &Memory, point: &Point, level: f32) -> Option<Texel> {
+    /// The level with the bias, in the range of the sampling and of the levels that exist.
+    fn existing_level(&self, level: f32) -> f32 {
         let count = match &self.source {
             TextureSource::Array(array) => array.levels.len() as u32,
             TextureSource::Linear(..) => 1,
@@ -480,11 +480,17 @@ impl Texture {
         let s = &self.sampling;
         let top = (count - 1) as f32;
         let level = if level.is_nan() { 0.0 } else { level };
-        let level = (level + s.mipmap_bias)
+        (level + s.mipmap_bias)
             .max(s.mipmap_min.max(0.0))
             .min(s.mipmap_max.max(0.0).min(top))
-            .clamp(0.0, top);
-        if count == 1 || s.mipmap_filter == 0 || !self.floats() {
+            .clamp(0.0, top)
+    }
+
+    /// Reads at a point and mipmap `level`.
+    #[must_use]
+    pub fn sample(&self, memory: &Memory, point: &Point, level: f32) -> Option<Texel> {
+        let level = self.existing_level(level);
+        if self.sampling.mipmap_filter == 0 || !self.floats() {
             return self.sample_level(memory, point, level.round() as u32);
         }
         let (low, part) = (level.floor(), weight(level - level.floor()));

@@ -55,6 +55,10 @@ pub(super) unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: 
         return Err(Status::INVALID_VALUE);
     }
     if flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH != 0 {
+        // "This flag cannot be used in conjunction with" the other, says cuda.h.
+        if flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
         return Err(unsupported_use!(
             "cuGraphInstantiate for launches from the device",
             "kernels would name graphs by handles that only the host's driver knows, and that change when the session moves"
@@ -355,4 +359,35 @@ pub(crate) fn cuGraphNodeSetEnabled(
     let found = find_exec(exec)?;
     let inner = inner(&found)?;
     inner.object.enable(node_name(node)?, enabled != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_that_exclude_each_other_are_invalid() {
+        let device = CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
+        let both = device | CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        for (flags, want) in [
+            (both, Status::INVALID_VALUE),
+            (device, Status::NOT_SUPPORTED),
+        ] {
+            let (mut exec, graph) = (std::ptr::null_mut(), std::ptr::null_mut());
+            // SAFETY: `exec` is writable.
+            let made = unsafe { instantiate(&raw mut exec, graph, flags) };
+            assert_eq!(made, Err(want), "{flags}");
+            let mut parameters = cudaGraphInstantiateParams {
+                flags,
+                uploadStream: std::ptr::null_mut(),
+                errNode_out: std::ptr::null_mut(),
+                result_out: CUDA_GRAPH_INSTANTIATE_SUCCESS,
+            };
+            // SAFETY: `exec` and `parameters` are writable.
+            let made =
+                unsafe { cuGraphInstantiateWithParams(&raw mut exec, graph, &raw mut parameters) };
+            assert_eq!(made, Err(want), "{flags}");
+            assert_eq!(parameters.result_out, CUDA_GRAPH_INSTANTIATE_ERROR);
+        }
+    }
 }

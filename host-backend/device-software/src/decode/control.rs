@@ -129,8 +129,7 @@ impl<'m> Decoder<'m> {
             // Linked code may declare a result that a function does not have. Reading it is
             // undefined.
             let results = |f: &Func| f.returns.is_empty() || sizes(&f.returns) == sizes(&returns);
-            let fits =
-                func.is_some_and(|f| !f.entry && sizes(&f.params) == sizes(&args) && results(f));
+            let fits = func.is_some_and(|f| !f.entry && f.takes(&args) && results(f));
             if !fits {
                 return self.unfit(format!("call of {callee} does not fit its declaration"));
             }

@@ -1,7 +1,7 @@
 //! The registers, variables and labels of the function being decoded.
 
 use crate::program::Reg;
-use crate::ptx::ast::Type;
+use crate::ptx::ast::{Type, Var};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The storage of a variable of a function.
@@ -26,9 +26,20 @@ pub(crate) struct Scope<'m> {
     pub places: HashMap<&'m str, Storage>,
     /// Bytes of each variable.
     pub sizes: HashMap<&'m str, u32>,
+    /// Bytes of an element of each variable.
+    pub strides: HashMap<&'m str, u32>,
     pub labels: HashMap<&'m str, u32>,
     pub targets: HashMap<&'m str, Vec<u32>>,
     pub prototypes: HashSet<&'m str>,
+}
+
+impl<'m> Scope<'m> {
+    /// Adds a variable of `size` bytes.
+    pub fn declare(&mut self, var: &Var<'m>, place: Storage, size: u32) {
+        self.places.insert(var.name, place);
+        self.sizes.insert(var.name, size);
+        self.strides.insert(var.name, var.stride);
+    }
 }
 
 /// Rows that live until the end of an instruction, and how many of each kind it uses.

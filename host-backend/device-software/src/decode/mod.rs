@@ -3,6 +3,7 @@
 //! Every opcode and modifier is either implemented exactly or refused here with its line.
 
 mod arith;
+mod array;
 mod asynchronous;
 mod compare;
 mod control;
@@ -39,6 +40,9 @@ type Result<T> = std::result::Result<T, PtxError>;
 
 /// Maximum number of registers of each kind in a function.
 const MAX_ROWS: u32 = 1 << 17;
+
+/// Maximum number of bytes of a function's parameters and results.
+const MAX_PARAMS: u32 = 1 << 20;
 
 /// The meaning of a module-scope name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +85,8 @@ type Places = HashMap<(Layout, Shape, Role, Element, usize), Arc<[u16]>>;
 pub(crate) struct Decoder<'m> {
     program: Program,
     symbols: HashMap<&'m str, Symbol>,
+    /// Bytes of an element of each of the module's variables.
+    strides: HashMap<&'m str, u32>,
     /// Local-memory layouts of each function: returns, then parameters.
     f: FuncState<'m>,
     guard: u32,
@@ -97,6 +103,24 @@ fn align_up(value: u32, align: u64) -> Option<u32> {
     value.checked_add(align - 1).map(|v| v / align * align)
 }
 
+/// Whether the function takes variable arguments: its last parameter is an array without a
+/// length.
+fn is_variadic(function: &Function<'_>) -> bool {
+    let last = function.params.last();
+    !function.entry && last.is_some_and(|var| var.count.is_none())
+}
+
+/// Bytes of the largest `.param` variable of these statements: no call passes more variable
+/// arguments.
+fn largest_argument(list: &[Statement<'_>]) -> u64 {
+    let sizes = list.iter().map(|statement| match statement {
+        Statement::Block(inner) => largest_argument(inner),
+        Statement::Variable(var) if var.space == Space::Param => var.size(),
+        _ => 0,
+    });
+    sizes.max().unwrap_or(0)
+}
+
 /// Offsets and sizes of `vars`, placed one after another from `start`, and the end.
 fn layout(vars: &[Var<'_>], start: u32) -> Result<(Vec<(u32, u32)>, u32)> {
     let mut at = start;
@@ -107,7 +131,7 @@ fn layout(vars: &[Var<'_>], start: u32) -> Result<(Vec<(u32, u32)>, u32)> {
         let size = u32::try_from(var.size()).map_err(|_| too_large())?;
         at = offset
             .checked_add(size)
-            .filter(|&end| end <= 1 << 20)
+            .filter(|&end| end <= MAX_PARAMS)
             .ok_or_else(too_large)?;
         out.push((offset, size));
     }
@@ -142,8 +166,8 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
     for var in &module.variables {
         let symbol = match var.space {
             _ if var.unserved.is_some() => Symbol::Unserved,
-            Space::Shared if var.count.is_none() || var.external => Symbol::DynamicShared,
-            Space::Shared if plan.is_common(var.name) => {
+            Space::Shared if !plan.is_sized(var.name) => Symbol::DynamicShared,
+            Space::Shared if plan.is_placed(var) && plan.is_common(var.name) => {
                 Symbol::Shared(place_shared(&mut shared, var)?)
             }
             // Each kernel that mentions it places it.
@@ -186,6 +210,13 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
                 .and_then(|(call, ..)| symbols.insert(name, Symbol::Runtime(call))),
         };
     }
+    // Bytes of the variable arguments of any call.
+    let mut variable = 0;
+    if bodies.iter().any(|function| is_variadic(function)) {
+        let bodies = bodies.iter().filter_map(|f| f.body.as_deref());
+        let largest = bodies.map(largest_argument).max().unwrap_or(0);
+        variable = u32::try_from(largest).unwrap_or(u32::MAX);
+    }
     for function in &bodies {
         let mut func = Func {
             name: function.name.to_owned(),
@@ -199,7 +230,13 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
             func.param_bytes = bytes;
         } else {
             let (returns, end) = layout(&function.returns, 0)?;
-            let (params, end) = layout(&function.params, end)?;
+            let (mut params, mut end) = layout(&function.params, end)?;
+            func.variadic = is_variadic(function);
+            if let Some((offset, size)) = params.last_mut().filter(|_| func.variadic) {
+                // A larger argument does not fit, like parameters that are too large.
+                *size = variable.min(MAX_PARAMS.saturating_sub(*offset));
+                end = *offset + *size;
+            }
             func.returns = returns;
             func.params = params;
             func.local = end;
@@ -209,9 +246,11 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
             .insert(func.name.clone(), program.funcs.len());
         program.funcs.push(func);
     }
+    let strides = module.variables.iter().map(|var| (var.name, var.stride));
     let mut decoder = Decoder {
         program,
         symbols,
+        strides: strides.collect(),
         f: FuncState::default(),
         guard: 0,
         line: 0,
@@ -330,13 +369,11 @@ impl<'m> Decoder<'m> {
             } else {
                 Storage::Frame(offset)
             };
-            scope.places.insert(var.name, place);
-            scope.sizes.insert(var.name, size);
+            scope.declare(var, place, size);
         }
         let returns = function.returns.iter().zip(&func.returns);
         for (var, &(offset, size)) in returns.filter(|(var, _)| in_memory(var)) {
-            scope.places.insert(var.name, Storage::Frame(offset));
-            scope.sizes.insert(var.name, size);
+            scope.declare(var, Storage::Frame(offset), size);
         }
         self.f.scopes.push(scope);
         if let Some((line, what)) = &function.unserved {
@@ -362,8 +399,7 @@ impl<'m> Decoder<'m> {
             self.shared = f.shared;
         }
         if let Some(func) = self.program.funcs.get_mut(index) {
-            func.start = start;
-            func.end = end;
+            func.code = start..end;
             func.rows32 = f.rows32;
             func.rows64 = f.rows64;
             func.preds = f.preds;
@@ -452,8 +488,10 @@ impl<'m> Decoder<'m> {
         if matches!(base, "min" | "max") && mods.last() == Some(&"relu") {
             mods.rotate_right(1);
         }
-        let expanded = self.with_elements(&i.operands)?;
-        let operands = expanded.as_deref().unwrap_or(&i.operands);
+        let addressed = self.with_addresses(base, &mods, &i.operands)?;
+        let operands = addressed.as_deref().unwrap_or(&i.operands);
+        let expanded = self.with_elements(operands)?;
+        let operands = expanded.as_deref().unwrap_or(operands);
         match self.operation(base, &mods, operands) {
             Ok(true) => Ok(()),
             Ok(false) => self.unsupported(format!("instruction {}", i.opcode)),

@@ -60,12 +60,15 @@ fn special(name: &str) -> Option<Special> {
     })
 }
 
-/// Whether `name` is a special register that is always zero: a fourth component, or one that
-/// only a driver's own code sets.
+/// Whether `name` is a special register that is always zero: a fourth component, one that
+/// only a driver's own code sets, or the graph of a device launch, which does not exist here.
 fn is_zero(name: &str) -> bool {
     let fourth = |name: &str| is_vector(name.strip_suffix(".w")?).then_some(());
     let of_driver = |name: &str| name.strip_prefix("%envreg")?.parse::<u32>().ok();
-    fourth(name).is_some() || of_driver(name).is_some_and(|n| n < 32 && !matches!(n, 1 | 2))
+    let is_graph = name == "%current_graph_exec";
+    is_graph
+        || fourth(name).is_some()
+        || of_driver(name).is_some_and(|n| n < 32 && !matches!(n, 1 | 2))
 }
 
 /// Whether `name` is a special register with components.

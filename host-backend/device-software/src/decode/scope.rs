@@ -8,7 +8,7 @@ use crate::ptx::ast::{Operand, Space, Statement, Type, Var};
 
 /// Names, which no program has, of the elements of the vector registers that an instruction
 /// names as a whole.
-const ELEMENTS: [&str; 16] = [
+pub(super) const ELEMENTS: [&str; 16] = [
     "element 0",
     "element 1",
     "element 2",
@@ -147,9 +147,7 @@ impl<'m> Decoder<'m> {
                 ));
             }
         };
-        let scope = self.scope_mut();
-        scope.places.insert(var.name, place);
-        scope.sizes.insert(var.name, size);
+        self.scope_mut().declare(var, place, size);
         Ok(())
     }
 
@@ -197,6 +195,13 @@ impl<'m> Decoder<'m> {
             .iter()
             .rev()
             .find_map(|s| s.sizes.get(name).copied())
+    }
+
+    /// Bytes of an element of a variable.
+    pub(super) fn find_stride(&self, name: &str) -> Option<u32> {
+        let mut scopes = self.f.scopes.iter().rev();
+        let own = scopes.find_map(|s| s.strides.get(name).copied());
+        own.or_else(|| self.strides.get(name).copied())
     }
 
     pub(super) fn collect_labels(&mut self, list: &'m [Statement<'m>]) {

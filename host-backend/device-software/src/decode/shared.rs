@@ -21,7 +21,11 @@ struct Mentions<'m> {
 
 /// The module's shared variables and who mentions them.
 pub(super) struct Shared<'m> {
+    /// In order, one of each name.
     variables: Vec<&'m Var<'m>>,
+    /// The declaration with a place of each name: a definition, or else the first that is
+    /// `.extern`, for which `ptxas` also reserves its size.
+    placed: HashMap<&'m str, &'m Var<'m>>,
     bodies: HashMap<&'m str, Mentions<'m>>,
     /// Variables that device functions mention.
     common: HashSet<&'m str>,
@@ -31,15 +35,23 @@ pub(super) struct Shared<'m> {
 
 impl<'m> Shared<'m> {
     pub fn of(module: &'m Module<'m>) -> Self {
-        let placed =
-            |var: &&Var<'_>| var.space == Space::Shared && var.count.is_some() && !var.external;
-        let variables: Vec<_> = module.variables.iter().filter(placed).collect();
+        let sized = |var: &&Var<'_>| var.space == Space::Shared && var.count.is_some();
+        let mut placed: HashMap<&str, &Var<'_>> = HashMap::new();
+        for var in module.variables.iter().filter(sized) {
+            let place = placed.entry(var.name).or_insert(var);
+            if place.external && !var.external {
+                *place = var;
+            }
+        }
+        let variables = module.variables.iter();
+        let variables: Vec<_> = variables.filter(|var| is_place(&placed, var)).collect();
         let functions = module.functions.iter().map(|f| f.name);
         let aliases: HashMap<_, _> = module.aliases.iter().copied().collect();
         let mut known: HashSet<&str> = functions.chain(aliases.keys().copied()).collect();
         known.extend(variables.iter().map(|var| var.name));
         let mut shared = Self {
             variables,
+            placed,
             bodies: HashMap::new(),
             common: HashSet::new(),
             users: HashSet::new(),
@@ -65,6 +77,16 @@ impl<'m> Shared<'m> {
             shared.bodies.insert(function.name, mentions);
         }
         shared
+    }
+
+    /// Whether a variable has a size. Without one it is dynamic shared memory.
+    pub fn is_sized(&self, name: &str) -> bool {
+        self.placed.contains_key(name)
+    }
+
+    /// Whether this declaration is the one of its name that has a place.
+    pub fn is_placed(&self, var: &Var<'_>) -> bool {
+        is_place(&self.placed, var)
     }
 
     /// Whether a variable has one place in the module.
@@ -102,6 +124,12 @@ impl<'m> Shared<'m> {
     }
 }
 
+/// Whether this declaration is the one that has a place.
+fn is_place(placed: &HashMap<&str, &Var<'_>>, var: &Var<'_>) -> bool {
+    let place = placed.get(var.name);
+    place.is_some_and(|place| std::ptr::eq(*place, var))
+}
+
 impl<'m> Mentions<'m> {
     fn list(&mut self, body: &'m [Statement<'m>], known: &HashSet<&'m str>) {
         for statement in body {
@@ -128,7 +156,9 @@ impl<'m> Mentions<'m> {
 /// Adds the names in an operand.
 fn operand<'m>(of: &Operand<'m>, names: &mut Vec<&'m str>) {
     match of {
-        Operand::Name(name) | Operand::NameOffset(name, _) => names.push(name),
+        Operand::Name(name)
+        | Operand::NameOffset(name, _)
+        | Operand::Element { array: name, .. } => names.push(name),
         Operand::Address { base, more, .. } => {
             names.extend(base);
             more.iter().for_each(|o| operand(o, names));

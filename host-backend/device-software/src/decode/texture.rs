@@ -151,8 +151,13 @@ impl<'m> Decoder<'m> {
             _ => None,
         };
         let level = match operands.get(2).filter(|_| gradients.is_none()) {
-            Some(l) if level && cty == Type::F32 => Some(Reg::R32(self.s32(l, Type::F32)?)),
-            Some(_) => return self.unsupported("integer mipmap level"),
+            Some(l) if cty == Type::F32 => Some(Reg::R32(self.s32(l, Type::F32)?)),
+            // The level has the type of the coordinates.
+            Some(l) => {
+                let (whole, float) = (self.s32(l, Type::S32)?, self.f.temp32());
+                self.emit(Op::S32ToF32, float, whole, 0, 0, 0);
+                Some(Reg::R32(float))
+            }
             None => None,
         };
         let mut d = Vec::new();

@@ -2,10 +2,7 @@
 
 use super::SoftwareDevice;
 use crate::tensor;
-use paragpu_device::{
-    ArrayId, Error, Result, SurfaceId, TextureDevice, TextureId, TextureResource,
-};
-use paragpu_protocol::status::Status;
+use paragpu_device::{ArrayId, Result, SurfaceId, TextureDevice, TextureId, TextureResource};
 use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling, TensorMap};
 
 impl TextureDevice for SoftwareDevice {
@@ -30,14 +27,8 @@ impl TextureDevice for SoftwareDevice {
         view: Option<&ResourceView>,
     ) -> Result<TextureId> {
         self.scheduler.check()?;
-        if view.is_some() {
-            return Err(Error::new(
-                Status::NOT_SUPPORTED,
-                "resource view of a texture",
-            ));
-        }
         self.objects
-            .create_texture(resource, sampling, &self.memory)
+            .create_texture(resource, sampling, view, &self.memory)
     }
 
     fn texture_destroy(&mut self, texture: TextureId) -> Result<()> {

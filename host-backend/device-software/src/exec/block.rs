@@ -5,6 +5,7 @@ use super::memory::lanes;
 use super::printf::Output;
 use super::variants_unsafe::Straight;
 use super::warp::{State, Turn, WAITING, Warp};
+use crate::attributes::SHARED_UNIT;
 use crate::conditions::Conditions;
 use crate::error::Fault;
 use crate::heap::{Heap, Heaps};
@@ -48,7 +49,7 @@ pub struct SharedMemory {
     /// Where it starts.
     pub dynamic_base: u32,
     /// Whether there is reserved memory: only if the program uses it, so that
-    /// accesses behind the end of its own memory are found everywhere else.
+    /// accesses behind the last unit of its own memory are found everywhere else.
     pub is_reserved: bool,
 }
 
@@ -59,19 +60,21 @@ impl SharedMemory {
         self.dynamic_base + self.dynamic
     }
 
-    /// Where the reserved memory starts.
+    /// Bytes of the program's own in whole units, as GPUs allocate it: published programs
+    /// read a few bytes behind the end of their memory and ignore them. The reserved memory
+    /// starts behind.
     #[must_use]
-    pub fn reserved_base(self) -> u32 {
-        self.bytes().next_multiple_of(16)
+    pub fn allocated(self) -> u32 {
+        self.bytes().next_multiple_of(SHARED_UNIT)
     }
 
     /// Bytes in all.
     #[must_use]
     pub fn total(self) -> u32 {
         if self.is_reserved {
-            self.reserved_base() + u32::from(RESERVED_SHARED)
+            self.allocated() + u32::from(RESERVED_SHARED)
         } else {
-            self.bytes()
+            self.allocated()
         }
     }
 }
@@ -223,7 +226,11 @@ impl Block {
     /// Starts block `ctaid` of the grid.
     pub fn start(&mut self, grid: &Grid, ctaid: [u32; 3]) {
         self.ctaid = ctaid;
-        let start = grid.program.funcs.get(grid.func).map_or(0, |f| f.start);
+        let start = grid
+            .program
+            .funcs
+            .get(grid.func)
+            .map_or(0, |f| f.code.start);
         for warp in &mut self.warps {
             warp.restart(start);
         }

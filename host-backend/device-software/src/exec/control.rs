@@ -162,7 +162,7 @@ impl Warp {
                     let same = |a: &[(u32, u32)], b: &[(u32, u32)]| {
                         a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.1 == y.1)
                     };
-                    !f.entry && same(&f.params, &call.args) && same(&f.returns, &call.returns)
+                    !f.entry && f.takes(&call.args) && same(&f.returns, &call.returns)
                 });
                 if !fits {
                     return Err(fail(Fault::InvalidTarget(address)));
@@ -189,7 +189,7 @@ impl Warp {
                 self.run.pc += 1;
                 return Ok(Flow::Switch);
             }
-            CallTarget::AssertFail => return Err(fail(self.assert_fault(env, call, lane))),
+            CallTarget::AssertFail => return Err(fail(self.assert_fault(env, call))),
         };
         let caller = self.run.bases;
         self.push_call(env.program, callee, index, env.stack_limit)
@@ -278,7 +278,21 @@ impl Warp {
         Ok(())
     }
 
-    fn assert_fault(&mut self, env: &mut Env<'_>, call: &Call, lane: u32) -> Fault {
+    /// A failed assertion of the running lanes: each has its message, as from CUDA's
+    /// `assert`. The fault has the first.
+    fn assert_fault(&mut self, env: &mut Env<'_>, call: &Call) -> Fault {
+        let mask = self.run.mask;
+        let mut first = None;
+        for lane in (0..32).filter(|l| mask >> l & 1 != 0) {
+            let failed = self.assertion(env, call, lane);
+            let _ = writeln!(std::io::stderr(), "{failed}");
+            first.get_or_insert(failed);
+        }
+        Fault::Assert(first.unwrap_or_default())
+    }
+
+    /// The message of a lane's failed assertion.
+    fn assertion(&mut self, env: &mut Env<'_>, call: &Call, lane: u32) -> String {
         let base = self.run.bases.local;
         let argument = |n: usize, width: u8| {
             call.args
@@ -291,7 +305,7 @@ impl Warp {
             String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
         };
         let (block, tid) = (env.ctaid, self.thread(lane));
-        let failed = format!(
+        format!(
             "{}:{}: {}: block: [{},{},{}], thread: [{},{},{}] Assertion `{}` failed.",
             text(argument(1, 8)),
             argument(2, 4),
@@ -303,10 +317,7 @@ impl Warp {
             tid[1],
             tid[2],
             text(argument(0, 8)),
-        );
-        // As CUDA's `assert` does.
-        let _ = writeln!(std::io::stderr(), "{failed}");
-        Fault::Assert(failed)
+        )
     }
 
     /// Thread index of a lane.
@@ -399,13 +410,11 @@ impl Warp {
             Special::GlobalTimer | Special::GlobalTimerLo => all(nanoseconds()),
             Special::GlobalTimerHi => all(nanoseconds() >> 32),
             Special::DynamicSharedSize => all(u64::from(grid.shared.dynamic)),
-            Special::TotalSharedSize => all(u64::from(grid.shared.bytes())),
+            Special::TotalSharedSize => all(u64::from(grid.shared.allocated())),
             Special::AllSharedSize => {
-                all(u64::from(grid.shared.bytes()) + u64::from(RESERVED_SHARED))
+                all(u64::from(grid.shared.allocated()) + u64::from(RESERVED_SHARED))
             }
-            Special::ReservedShared(at) => {
-                all(u64::from(grid.shared.reserved_base()) + u64::from(at))
-            }
+            Special::ReservedShared(at) => all(u64::from(grid.shared.allocated()) + u64::from(at)),
             Special::DynamicSharedBase => all(u64::from(grid.shared.dynamic_base)),
             Special::WorkspaceHigh => all(grid.workspace >> 32),
             Special::WorkspaceLow => all(grid.workspace & 0xffff_ffff),

@@ -57,6 +57,7 @@ impl Warp {
             };
             let skip = usize::from(layered);
             let layer = layered.then(|| coords[0][l] as u32);
+            let level = levels.map(|v| f32::from_bits(v[l] as u32));
             let texel = if read.float_coords {
                 let mut at = [0f32; 3];
                 for (slot, c) in at.iter_mut().zip(coords.iter().skip(skip)) {
@@ -75,7 +76,7 @@ impl Warp {
                                     at
                                 }))
                             }
-                            None => levels.map_or(0.0, |v| f32::from_bits(v[l] as u32)),
+                            None => level.unwrap_or(0.0),
                         };
                         let point = match read.geometry {
                             TexGeometry::Cube | TexGeometry::ACube => texture.on_cube(at, layer),
@@ -97,7 +98,7 @@ impl Warp {
                 if let Some(layer) = layer {
                     at[2] = i64::from(layer);
                 }
-                texture.at(env.memory, at)
+                texture.at(env.memory, at, level)
             };
             let texel =
                 texel.ok_or_else(|| fail("memory behind the texture is not mapped".to_owned()))?;

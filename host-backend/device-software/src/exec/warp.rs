@@ -338,7 +338,7 @@ impl Warp {
             call,
         });
         self.run.bases = bases;
-        self.run.pc = to.start;
+        self.run.pc = to.code.start;
         Ok(())
     }
 

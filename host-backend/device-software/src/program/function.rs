@@ -2,6 +2,7 @@
 
 use crate::attributes::MAX_THREADS;
 use crate::error::PtxError;
+use std::ops::Range;
 
 /// Rows of a frame and the constants in them.
 #[derive(Debug, Clone, Default)]
@@ -32,10 +33,8 @@ pub struct Func {
     pub name: String,
     /// Whether it is a kernel.
     pub entry: bool,
-    /// First instruction.
-    pub start: u32,
-    /// One past the last.
-    pub end: u32,
+    /// Its instructions.
+    pub code: Range<u32>,
     /// Rows of the frame.
     pub rows32: u32,
     /// Rows of the frame.
@@ -51,6 +50,9 @@ pub struct Func {
     /// Offset and size of each parameter: in the parameter buffer (kernels) or in the frame
     /// (functions).
     pub params: Vec<(u32, u32)>,
+    /// Whether the last parameter holds the variable arguments of a call. Its size is that of
+    /// the most that a call may pass.
+    pub variadic: bool,
     /// Offset and size of each returned value in the frame.
     pub returns: Vec<(u32, u32)>,
     /// Bytes of all parameters (kernels).
@@ -62,6 +64,27 @@ pub struct Func {
 }
 
 impl Func {
+    /// Whether a call with `args`, offsets and sizes in the caller's frame, fits the
+    /// parameters. A call without variable arguments may leave their parameter out.
+    #[must_use]
+    pub fn takes(&self, args: &[(u32, u32)]) -> bool {
+        let same = |a: &[(u32, u32)], b: &[(u32, u32)]| {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.1 == b.1)
+        };
+        match self.params.split_last() {
+            Some((&(_, room), fixed)) if self.variadic => {
+                let (args, variable) = args.split_at(args.len().min(fixed.len()));
+                let fits = match variable {
+                    [] => true,
+                    [(_, size)] => *size <= room,
+                    _ => false,
+                };
+                same(args, fixed) && fits
+            }
+            _ => same(args, &self.params),
+        }
+    }
+
     /// The number of threads of a block, if the kernel can be launched with such a grid.
     #[must_use]
     pub fn threads(&self, grid: [u32; 3], block: [u32; 3]) -> Option<u32> {

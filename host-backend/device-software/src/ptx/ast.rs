@@ -129,6 +129,8 @@ pub struct Var<'a> {
     pub ty: Type,
     /// Number of elements (vector width times array length); `None` for an unsized extern array.
     pub count: Option<u64>,
+    /// Bytes of an element of the array; vectors are elements as a whole.
+    pub stride: u32,
     /// Alignment in bytes.
     pub align: u64,
     /// Initial values, element by element.
@@ -160,6 +162,15 @@ pub enum Operand<'a> {
     Name(&'a str),
     /// Variable plus offset.
     NameOffset(&'a str, i64),
+    /// `array[register+offset]` or `array[offset]`, in elements.
+    Element {
+        /// Variable.
+        array: &'a str,
+        /// Register, unsigned.
+        register: Option<&'a str>,
+        /// Added to the register.
+        offset: i64,
+    },
     /// Negated predicate.
     Not(&'a str),
     /// Integer literal.

@@ -44,7 +44,7 @@ pub fn parse(text: &str) -> Result<Module<'_>> {
 #[derive(Clone, Copy)]
 struct TypePart<'a> {
     ty: Type,
-    width: u64,
+    width: u32,
     align: Option<u64>,
     managed: bool,
     /// A type that this device does not have.
@@ -366,7 +366,7 @@ impl<'a> Parser<'a> {
         } = part;
         let line = self.line();
         let name = self.word()?;
-        let mut count = Some(width);
+        let mut count = Some(u64::from(width));
         while self.eat(b'[') {
             if self.eat(b']') {
                 count = None;
@@ -397,12 +397,14 @@ impl<'a> Parser<'a> {
                 return self.fail("more initial values than elements");
             }
         }
-        let align = align.unwrap_or(u64::from(ty.size()) * width);
+        let stride = ty.size() * width;
+        let align = align.unwrap_or(stride.into());
         Ok(Var {
             name,
             space,
             ty,
             count,
+            stride,
             align,
             init,
             external: linkage.external,

@@ -3,6 +3,7 @@
 use crate::common::{Arg, Gpu, STREAM, module};
 use paragpu_device::conformance::settle;
 use paragpu_device_software::Options;
+use paragpu_protocol::status::Status;
 
 /// A kernel `k(data)` with this body; `%tid` holds the thread's number, `%rd1` its word's
 /// address, `%rd0` the base.
@@ -515,6 +516,68 @@ mov.u32 %r10, %dynamic_smem_size; add.u32 %r11, %r8, %r9; add.u32 %r11, %r11, %r
 }
 
 #[test]
+fn shared_arrays_with_a_size_are_static_also_if_external() {
+    let exchange = "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, sa; add.u32 %r4, %r3, %r2; st.shared.u32 [%r4], %r1;
+bar.sync 0; xor.b32 %r5, %r2, 252; add.u32 %r5, %r3, %r5; ld.shared.u32 %r6, [%r5]; st.global.u32 [%rd1], %r6; ret;";
+    let declared = ".extern .shared .align 8 .b8 sa[256];";
+    let defined = ".visible .shared .align 8 .b8 sa[256];";
+    let unsized_one = ".extern .shared .align 8 .b8 sa[];";
+    for before in [
+        declared.to_owned(),
+        // Several texts that were linked into one.
+        format!("{declared}\n{declared}"),
+        format!("{declared}\n{defined}"),
+        format!("{unsized_one}\n{defined}"),
+        format!("{defined}\n{unsized_one}"),
+        // A place for the whole module.
+        format!(
+            "{unsized_one}\n{declared}\n{unsized_one}
+.func f() {{ .reg .b32 %r; ld.shared.u32 %r, [sa]; ret; }}"
+        ),
+    ] {
+        let text = around(&before, exchange);
+        let mut gpu = Gpu::new();
+        let f = gpu.kernel(&text, "k");
+        // CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES.
+        assert!(f.attributes.contains(&(1, 256)), "{before}");
+        let reversed: Vec<u32> = (0..64).rev().collect();
+        assert_eq!(run(&text, 1, 64, 64), reversed, "{before}");
+    }
+}
+
+#[test]
+fn shared_memory_has_whole_units() {
+    let load = |at: u32| {
+        around(
+            ".extern .shared .align 16 .b8 dyn[];",
+            &format!("ld.shared.u32 %r1, [dyn+{at}]; st.global.u32 [%rd1], %r1; ret;"),
+        )
+    };
+    // Of 8 bytes the unit is 128, of 132 bytes two units, of none nothing.
+    for (bytes, at, allowed) in [
+        (8, 8, true),
+        (8, 124, true),
+        (8, 128, false),
+        (128, 128, false),
+        (132, 252, true),
+        (132, 256, false),
+        (0, 0, false),
+    ] {
+        let mut gpu = Gpu::new();
+        let f = gpu.kernel(&load(at), "k");
+        let base = gpu.arena;
+        gpu.start(&f, [1, 1, 1], [1, 1, 1], bytes, false, &[Arg::P(base)])
+            .unwrap();
+        let result = settle(gpu.device.as_mut(), STREAM).map_err(|e| e.status);
+        let want = match allowed {
+            true => Ok(()),
+            false => Err(Status::ILLEGAL_ADDRESS),
+        };
+        assert_eq!(result, want, "{bytes} bytes, read at {at}");
+    }
+}
+
+#[test]
 fn reserved_shared_memory_lies_behind_the_programs() {
     let text = around(
         ".extern .shared .align 16 .b8 dyn[];",
@@ -555,5 +618,52 @@ mad.lo.u32 %r2, %r3, 100000, %r2; mad.lo.u32 %r2, %r4, 10000000, %r2; add.u32 %r
         let first = if odd == 1 { n * (n + 1) / 2 - 3 } else { 1000 };
         let want = first + 15 * 100_000 + (2 * n + 1) * 10_000_000 + odd - 3;
         assert_eq!(got, want as u32, "{n}");
+    }
+}
+
+#[test]
+fn functions_with_variable_arguments() {
+    // `sum` adds `n` words and a local variable, which lies behind the arguments.
+    let text = around(
+        ".func (.param .b32 r) sum (.param .b32 n, .param .align 8 .b8 %VAParam[]) {
+.local .align 4 .b8 kept[4]; .reg .pred p; .reg .b32 left, s, word; .reg .b64 at, own;
+mov.u64 own, kept; st.local.u32 [own], 1000; mov.u64 at, %VAParam; mov.u32 s, 0; ld.param.u32 left, [n];
+NEXT: setp.eq.u32 p, left, 0; @p bra DONE; ld.local.u32 word, [at]; add.u32 s, s, word;
+add.u64 at, at, 4; sub.u32 left, left, 1; bra NEXT;
+DONE: ld.local.u32 word, [own]; add.u32 s, s, word; st.param.b32 [r], s; ret; }",
+        "mov.u64 %rd2, sum; PROTO: .callprototype (.param .b32 _) _ (.param .b32 _, .param .align 8 .b8 _[]);
+{ .param .b32 n; .param .align 8 .b8 more[20]; .param .b32 r; st.param.b32 [n], 5; st.param.b32 [more], %tid;
+st.param.b32 [more+4], 1; st.param.b32 [more+8], 2; st.param.b32 [more+12], 3; st.param.b32 [more+16], 4;
+call (r), sum, (n, more); ld.param.b32 %r1, [r]; }
+{ .param .b32 n; .param .b32 r; st.param.b32 [n], 0; call (r), sum, (n); ld.param.b32 %r2, [r]; }
+{ .param .b32 n; .param .align 8 .b8 more[8]; .param .b32 r; st.param.b32 [n], 2; st.param.b32 [more], 70;
+st.param.b32 [more+4], %tid; call (r), %rd2, (n, more), PROTO; ld.param.b32 %r3, [r]; }
+{ .param .b32 n; .param .b32 r; st.param.b32 [n], 0; call (r), %rd2, (n), PROTO; ld.param.b32 %r4, [r]; }
+mul.lo.u32 %r2, %r2, 3; add.u32 %r1, %r1, %r2; add.u32 %r3, %r3, %r4; mul.lo.u32 %r3, %r3, 5;
+add.u32 %r1, %r1, %r3; st.global.u32 [%rd1], %r1; ret;",
+    );
+    for (n, got) in run(&text, 1, 32, 32).into_iter().enumerate() {
+        let n = n as u32;
+        let want = (1010 + n) + 1000 * 3 + (1070 + n + 1000) * 5;
+        assert_eq!(got, want, "{n}");
+    }
+}
+
+#[test]
+fn shared_memory_is_counted_in_whole_units() {
+    let text = around(
+        "",
+        ".shared .align 4 .b8 fixed[100]; mov.u32 %r1, fixed; st.shared.u32 [%r1], 0;
+mov.u32 %r1, %total_smem_size; mov.u32 %r2, %aggr_smem_size; mov.u32 %r3, %dynamic_smem_size;
+st.global.u32 [%rd0], %r1; st.global.u32 [%rd0+4], %r2; st.global.u32 [%rd0+8], %r3; ret;",
+    );
+    let mut gpu = Gpu::new();
+    let f = gpu.kernel(&text, "k");
+    let base = gpu.arena;
+    for (dynamic, total) in [(0, 128), (16, 128), (17, 256), (2000, 2176)] {
+        gpu.start(&f, [1, 1, 1], [1, 1, 1], dynamic, false, &[Arg::P(base)])
+            .unwrap();
+        settle(gpu.device.as_mut(), STREAM).unwrap();
+        assert_eq!(gpu.get32(0, 3), [total, total + 1024, dynamic]);
     }
 }

@@ -74,7 +74,7 @@ fn null_and_host_pointers_are_illegal() {
 
 #[test]
 fn shared_local_and_misaligned_accesses_are_checked() {
-    let shared = fails(".shared .b8 s[64]; st.shared.u32 [s+64], %r1;", 1).1;
+    let shared = fails(".shared .b8 s[64]; st.shared.u32 [s+128], %r1;", 1).1;
     assert_eq!(shared.status, Status::ILLEGAL_ADDRESS);
     let misaligned = fails("ld.global.u32 %r2, [%rd1+2];", 1).1;
     assert_eq!(misaligned.status, Status::MISALIGNED_ADDRESS);
@@ -83,7 +83,7 @@ fn shared_local_and_misaligned_accesses_are_checked() {
 }
 
 #[test]
-fn traps_asserts_deadlocks_and_endless_recursion() {
+fn traps_deadlocks_and_endless_recursion() {
     assert_eq!(fails("trap;", 1).1.status, Status::LAUNCH_FAILED);
     let stuck = fails(
         "setp.eq.u32 %p1, %r1, 0; @%p1 bar.sync 1, 64; @!%p1 bar.sync 2, 64;",
@@ -92,26 +92,6 @@ fn traps_asserts_deadlocks_and_endless_recursion() {
     .1;
     assert_eq!(stuck.status, Status::LAUNCH_FAILED);
     assert!(stuck.detail.contains("barrier"), "{}", stuck.detail);
-
-    let text = module(
-        ".extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);
-.global .align 1 .b8 what[6] = {120, 32, 62, 32, 48, 0}; .global .align 1 .b8 file[5] = {97, 46, 99, 117, 0};
-.visible .entry wrong(.param .u64 data) { .reg .b64 %rd<4>; mov.u64 %rd1, what; mov.u64 %rd2, file; mov.u64 %rd3, 1;
-{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e;
-st.param.b64 [a], %rd1; st.param.b64 [b], %rd2; st.param.b32 [c], 12; st.param.b64 [d], %rd2; st.param.b64 [e], %rd3;
-call.uni __assertfail, (a, b, c, d, e); } ret; }",
-    );
-    let mut gpu = Gpu::new();
-    let f = gpu.kernel(&text, "wrong");
-    let error = gpu
-        .launch(&f, [1, 1, 1], [1, 1, 1], &[Arg::P(0)])
-        .unwrap_err();
-    assert_eq!(error.status, Status::ASSERT);
-    assert!(
-        error.detail.contains("a.cu:12") && error.detail.contains("Assertion `x > 0` failed"),
-        "{}",
-        error.detail
-    );
 
     let text = module(
         ".func deep(.param .b32 n) { .local .align 8 .b8 room[512]; .reg .b32 %r<2>; ld.param.u32 %r1, [n];
@@ -124,6 +104,50 @@ call.uni __assertfail, (a, b, c, d, e); } ret; }",
         .launch(&f, [1, 1, 1], [1, 1, 1], &[Arg::P(0)])
         .unwrap_err();
     assert_eq!(error.status, Status::HARDWARE_STACK_ERROR);
+}
+
+#[test]
+fn each_thread_of_a_failed_assertion_has_its_message() {
+    const CHILD: &str = "PARAGPU_TEST_ASSERTION";
+    if std::env::var_os(CHILD).is_none() {
+        // The messages go to the standard error of the process.
+        let name = "faults::each_thread_of_a_failed_assertion_has_its_message";
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{child:?}");
+        let errors = String::from_utf8(child.stderr).unwrap();
+        let failed = |line: &&str| line.contains("Assertion");
+        let lines: Vec<&str> = errors.lines().filter(failed).collect();
+        let of = |thread| {
+            format!(
+                "a.cu:12: a.cu: block: [0,0,0], thread: [{thread},0,0] Assertion `x > 0` failed."
+            )
+        };
+        assert_eq!(lines, [of(0), of(2)], "{errors}");
+        return;
+    }
+    let text = module(
+        ".extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);
+.global .align 1 .b8 what[6] = {120, 32, 62, 32, 48, 0}; .global .align 1 .b8 file[5] = {97, 46, 99, 117, 0};
+.visible .entry wrong(.param .u64 data) { .reg .pred %p; .reg .b32 %r; .reg .b64 %rd<4>;
+mov.u32 %r, %tid.x; setp.eq.u32 %p, %r, 1; @%p ret;
+mov.u64 %rd1, what; mov.u64 %rd2, file; mov.u64 %rd3, 1;
+{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e;
+st.param.b64 [a], %rd1; st.param.b64 [b], %rd2; st.param.b32 [c], 12; st.param.b64 [d], %rd2; st.param.b64 [e], %rd3;
+call.uni __assertfail, (a, b, c, d, e); } ret; }",
+    );
+    let mut gpu = Gpu::new();
+    let f = gpu.kernel(&text, "wrong");
+    let error = gpu
+        .launch(&f, [1, 1, 1], [3, 1, 1], &[Arg::P(0)])
+        .unwrap_err();
+    assert_eq!(error.status, Status::ASSERT);
+    for part in ["a.cu:12", "thread: [0,0,0]", "Assertion `x > 0` failed"] {
+        assert!(error.detail.contains(part), "{}", error.detail);
+    }
 }
 
 #[test]

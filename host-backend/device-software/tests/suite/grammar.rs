@@ -67,6 +67,20 @@ fn what_the_parser_does_not_know_refuses_one_kernel() {
             "does not fit",
         ),
         (
+            ".func f (.param .b32 a, .param .align 8 .b8 more[]) { ret; }
+.entry odd() { .param .b64 a; .param .b8 b[8]; call f, (a, b); ret; }",
+            "does not fit",
+        ),
+        (
+            ".func f (.param .b32 a, .param .align 8 .b8 more[]) { ret; }
+.entry odd() { .param .b32 a; .param .b8 b[8]; call f, (a, b, b); ret; }",
+            "does not fit",
+        ),
+        (
+            ".func f (.param .b32 a, .param .align 8 .b8 more[]) { ret; } .entry odd() { call f, (); ret; }",
+            "does not fit",
+        ),
+        (
             ".entry odd(.reg .b32 a) { ret; }",
             "a kernel's parameter in a register",
         ),
@@ -86,8 +100,8 @@ fn what_the_parser_does_not_know_refuses_one_kernel() {
             "add.u32: ",
         ),
         (
-            ".entry odd() { .reg .b64 %rd; mov.u64 %rd, %current_graph_exec; ret; }",
-            "%current_graph_exec",
+            ".entry odd() { .reg .b64 %rd; mov.u64 %rd, %pm0_64; ret; }",
+            "%pm0_64",
         ),
     ] {
         let why = refusal(&mut gpu, text).unwrap_or_else(|| panic!("accepted: {text}"));
@@ -171,8 +185,9 @@ fn special_registers_as_vectors() {
         let [x, ..] = expected;
         assert_eq!(gpu.get32(3 * 16, 4), [x, 0, x, 0], "{name}");
     }
-    // Without a driver's own values.
-    let other = "mov.u32 %r0, %envreg0; mov.u32 %r1, %envreg31; mov.u32 %r2, %total_smem_size;
+    // Without a driver's own values, and in no graph.
+    let other = "mov.u32 %r4, %envreg0; mov.u64 %rd1, %current_graph_exec; cvt.u32.u64 %r0, %rd1;
+or.b32 %r0, %r0, %r4; mov.u32 %r1, %envreg31; mov.u32 %r2, %total_smem_size;
 mov.u32 %r3, %aggr_smem_size; sub.u32 %r3, %r3, %r2;";
     let other = words(&mut gpu, "", other);
     gpu.launch(&other, [1, 1, 1], [1, 1, 1], &[at]).unwrap();
@@ -235,4 +250,109 @@ ld.global.u32 %r1, [L]; cvt.u32.u64 %r2, %rd0; sub.u32 %r1, %r1, %r2; ld.global.
     let at = Arg::P(gpu.arena);
     gpu.launch(&kernel, [1, 1, 1], [1, 1, 1], &[at]).unwrap();
     assert_eq!(gpu.get32(0, 4), [8, 0, 0x0403_0201, 0x0807_0605]);
+}
+
+#[test]
+fn elements_of_arrays_are_operands() {
+    // Each body computes %rd0 from the thread's number %r0.
+    type Form = (&'static str, fn(u64) -> u64);
+    let forms: [Form; 19] = [
+        ("ld.global.u64 %rd0, tab[%r0];", |t| 10 * t + 10),
+        ("ld.global.u64 %rd0, tab[0];", |_| 10),
+        ("ld.global.u64 %rd0, tab[8];", |_| 90),
+        ("ld.global.u64 %rd0, tab[2*3-1];", |_| 60),
+        ("ld.global.u64 %rd0, tab[%r0+2];", |t| 10 * t + 30),
+        ("add.u32 %r1, %r0, 2; ld.global.u64 %rd0, tab[%r1-1];", |t| {
+            10 * t + 20
+        }),
+        (
+            "mov.u64 %rd0, tab[3]; mov.u64 %rd1, tab; sub.u64 %rd0, %rd0, %rd1;",
+            |_| 24,
+        ),
+        (
+            "mov.u64 %rd0, tab[%r0]; mov.u64 %rd1, tab; sub.u64 %rd0, %rd0, %rd1;",
+            |t| 8 * t,
+        ),
+        // The index is unsigned.
+        (
+            "mov.u32 %r1, -1; mov.u64 %rd0, tab[%r1]; mov.u64 %rd1, tab; sub.u64 %rd0, %rd0, %rd1;",
+            |_| 8 * 0xffff_ffff,
+        ),
+        ("ld.const.u32 %r1, few[%r0]; cvt.u64.u32 %rd0, %r1;", |t| {
+            t + 5
+        }),
+        (
+            "st.local.u32 own[%r0], 77; mul.wide.u32 %rd1, %r0, 4; mov.u64 %rd2, own[0]; add.u64 %rd1, %rd1, %rd2;
+ld.local.u32 %r1, [%rd1]; cvt.u64.u32 %rd0, %r1;",
+            |_| 77,
+        ),
+        (
+            "st.shared.u32 all[%r0], %r0; bar.sync 0; sub.u32 %r1, 3, %r0; ld.shared.u32 %r2, all[%r1]; cvt.u64.u32 %rd0, %r2;",
+            |t| 3 - t,
+        ),
+        (
+            "mov.u32 %r1, all[%r0]; mov.u32 %r2, all[1]; sub.u32 %r1, %r1, %r2; cvt.s64.s32 %rd0, %r1;",
+            |t| (4 * t).wrapping_sub(4),
+        ),
+        // Elements are vectors.
+        (
+            "ld.global.v2.u32 {%r1, %r2}, pairs[%r0]; mov.b64 %rd0, {%r1, %r2};",
+            |t| (2 * t + 1) | (2 * t + 2) << 32,
+        ),
+        ("atom.global.add.u64 %rd0, sums[%r0], 5;", |_| 0),
+        ("red.global.add.u64 sums[%r0], 6; ld.global.u64 %rd0, sums[%r0];", |_| 11),
+        (
+            "and.b32 %r1, %r0, 1; ld.param.u32 %r2, p[%r1]; cvt.u64.u32 %rd0, %r2;",
+            |t| 21 + t % 2,
+        ),
+        (
+            "setp.eq.u32 %p1, %r0, 2; mov.u64 %rd0, 1; @%p1 ld.global.u64 %rd0, tab[%r0];",
+            |t| if t == 2 { 30 } else { 1 },
+        ),
+        (
+            ".reg .v2 .u32 v; mov.v2.u32 v, {8, 9}; st.global.v2.u32 others[%r0], v; ld.global.u64 %rd0, others[%r0];",
+            |_| 8 | 9 << 32,
+        ),
+    ];
+    let bodies = forms
+        .iter()
+        .enumerate()
+        .map(|(n, (body, _))| format!("{{ {body} st.global.u64 [%rd9+{}], %rd0; }}\n", n * 32));
+    let text = module(&format!(
+        ".visible .global .align 8 .u64 tab[12] = {{10, 20, 30, 40, 50, 60, 70, 80, 90}};
+.const .align 4 .u32 few[4] = {{5, 6, 7, 8}}; .global .v2 .u32 pairs[4] = {{{{1, 2}}, {{3, 4}}, {{5, 6}}, {{7, 8}}}};
+.global .u64 sums[4]; .global .u64 others[4];
+.visible .entry k(.param .u64 out, .param .u32 p[2]) {{ .reg .pred %p<2>; .reg .b32 %r<4>; .reg .b64 %rd<10>;
+.local .u32 own[4]; .shared .u32 all[4];
+ld.param.u64 %rd9, [out]; mov.u32 %r0, %tid.x; mad.wide.u32 %rd9, %r0, 8, %rd9;
+{} ret; }}",
+        bodies.collect::<String>()
+    ));
+    let mut gpu = Gpu::new();
+    let f = gpu.kernel(&text, "k");
+    let arguments = [Arg::P(gpu.arena), Arg::P(21 | 22 << 32)];
+    gpu.launch(&f, [1, 1, 1], [4, 1, 1], &arguments).unwrap();
+    let got = gpu.get64(0, forms.len() * 4);
+    for ((body, want), got) in forms.iter().zip(got.chunks_exact(4)) {
+        let want: Vec<u64> = (0..4).map(want).collect();
+        assert_eq!(got, want, "{body}");
+    }
+    for (text, part) in [
+        (
+            ".entry odd() { .reg .b64 %rd<2>; ld.global.u64 %rd1, %rd1[0]; ret; }",
+            "%rd1 is not an array",
+        ),
+        (
+            ".global .u64 tab[2]; .entry odd() { .reg .b64 %rd<2>; ld.global.u64 %rd1, tab[%rd1]; ret; }",
+            "the index %rd1 is not of 32 bits",
+        ),
+        (
+            ".func f(.param .u32 p[2]) { .reg .b32 %r<2>; mov.u32 %r1, 1; ld.param.u32 %r1, p[%r1]; ret; }
+.entry odd() { .param .b32 p[2]; call f, (p); ret; }",
+            "a parameter with an index in a register",
+        ),
+    ] {
+        let refused = refusal(&mut gpu, text).unwrap_or_else(|| panic!("{text} is served"));
+        assert!(refused.contains(part), "{text}: {refused}");
+    }
 }

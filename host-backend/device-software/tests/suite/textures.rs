@@ -4,7 +4,7 @@ use crate::common::{Arg, Gpu, STREAM, module};
 use paragpu_device::conformance::settle;
 use paragpu_device::{ArrayId, CopyEnd, TextureResource};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::types::{ArrayShape, Sampling};
+use paragpu_protocol::types::{ArrayShape, LevelsLayers, ResourceView, Sampling};
 
 const LAYERED: u32 = 1;
 const SURFACE: u32 = 2;
@@ -190,6 +190,99 @@ fn gradients_choose_the_level() {
             [10.0; 2],
             "{text}"
         );
+    }
+}
+
+#[test]
+fn integer_coordinates_have_integer_levels() {
+    let mut gpu = Gpu::new();
+    let array = gpu.device.array_create(&shape([4, 4, 0], 0, 3)).unwrap();
+    for (level, size) in [4u64, 2, 1].into_iter().enumerate() {
+        let texels: Vec<f32> = (0..size * size)
+            .map(|n| (100 * level as u64 + n) as f32)
+            .collect();
+        fill(&mut gpu, array, level as u32, [size, size, 1], &texels);
+    }
+    let texture = gpu
+        .device
+        .texture_create(TextureResource::Array(array), &sampling(0, 8.0), None)
+        .unwrap();
+    let texel = "cvt.rzi.s32.f32 %r3, %f1; cvt.rzi.s32.f32 %r4, %f2; cvt.rzi.s32.f32 %r5, %f3;
+tex.level.2d.v4.f32.s32 {%f0, %f9, %f10, %f11}, [%rd1, {%r3, %r4}], %r5;";
+    let points = [
+        point(3.0, 2.0, 0.0, 0.0),
+        point(1.0, 1.0, 1.0, 0.0),
+        point(0.0, 0.0, 2.0, 0.0),
+        // Outside the level.
+        point(2.0, 0.0, 1.0, 0.0),
+        // The nearest level that exists.
+        point(0.0, 0.0, 7.0, 0.0),
+        point(1.0, 0.0, -1.0, 0.0),
+    ];
+    let want = [11.0, 103.0, 200.0, 0.0, 200.0, 1.0];
+    assert_eq!(read(&mut gpu, texture.0, texel, &points), want);
+    let constant =
+        "mov.u32 %r3, 1; tex.level.2d.v4.f32.s32 {%f0, %f9, %f10, %f11}, [%rd1, {%r3, %r3}], 1;";
+    assert_eq!(read(&mut gpu, texture.0, constant, &points[..1]), [103.0]);
+}
+
+#[test]
+fn views_of_all_of_an_array_are_served() {
+    let view = |format: u32, extent: [u64; 3], last_level: u32, last_layer: u32| ResourceView {
+        format,
+        extent,
+        levels_layers: LevelsLayers {
+            first_level: 0,
+            last_level,
+            first_layer: 0,
+            last_layer,
+        },
+    };
+    // CU_RES_VIEW_FORMAT_FLOAT_1X32, _UINT_1X32.
+    let (float, word) = (0x16, 0x0d);
+    let plain = shape([8, 4, 0], 0, 0);
+    let levels = shape([8, 4, 0], 0, 4);
+    let layers = shape([8, 4, 3], LAYERED, 0);
+    let bytes = ArrayShape {
+        format: 1,
+        channels: 4,
+        ..plain
+    };
+    let part = ResourceView {
+        levels_layers: LevelsLayers {
+            first_level: 1,
+            last_level: 3,
+            first_layer: 0,
+            last_layer: 0,
+        },
+        ..view(float, [8, 4, 0], 3, 0)
+    };
+    let mut gpu = Gpu::new();
+    for (shape, view, allowed) in [
+        (plain, view(float, [8, 4, 0], 0, 0), true),
+        (plain, view(0, [8, 4, 0], 0, 0), true),
+        (plain, view(word, [8, 4, 0], 0, 0), false),
+        (plain, view(float, [4, 4, 0], 0, 0), false),
+        (plain, view(float, [8, 4, 0], 1, 0), false),
+        (levels, view(float, [8, 4, 0], 3, 0), true),
+        (levels, view(float, [8, 4, 0], 2, 0), false),
+        (levels, part, false),
+        (layers, view(float, [8, 4, 3], 0, 2), true),
+        (layers, view(float, [8, 4, 3], 0, 1), false),
+        // CU_RES_VIEW_FORMAT_UINT_4X8, _UINT_2X8.
+        (bytes, view(0x03, [8, 4, 0], 0, 0), true),
+        (bytes, view(0x02, [8, 4, 0], 0, 0), false),
+    ] {
+        let array = gpu.device.array_create(&shape).unwrap();
+        let resource = TextureResource::Array(array);
+        let made = gpu
+            .device
+            .texture_create(resource, &sampling(0, 0.0), Some(&view));
+        let want = match allowed {
+            true => None,
+            false => Some(Status::NOT_SUPPORTED),
+        };
+        assert_eq!(made.err().map(|e| e.status), want, "{shape:?} {view:?}");
     }
 }
 

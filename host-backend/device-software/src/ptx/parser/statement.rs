@@ -280,6 +280,15 @@ impl<'a> Parser<'a> {
         if self.eat(b'|') {
             return Ok(Operand::Pair(name, self.word()?));
         }
+        if self.eat(b'[') {
+            let (register, offset) = self.place()?;
+            self.expect(b']')?;
+            return Ok(Operand::Element {
+                array: name,
+                register,
+                offset,
+            });
+        }
         if matches!(self.peek(), Some(Token::Punct(b'+' | b'-'))) {
             return Ok(Operand::NameOffset(name, self.offset()?));
         }
@@ -287,13 +296,7 @@ impl<'a> Parser<'a> {
     }
 
     fn address(&mut self) -> Result<Operand<'a>> {
-        let (base, offset) = match self.peek() {
-            Some(Token::Word(name)) => {
-                self.at += 1;
-                (Some(name), self.offset()?)
-            }
-            _ => (None, self.expression()? as i64),
-        };
+        let (base, offset) = self.place()?;
         let mut more = Vec::new();
         while self.eat(b',') {
             more.push(self.operand()?);
@@ -302,5 +305,16 @@ impl<'a> Parser<'a> {
         // Unified memory needs no other access.
         self.eat_word(".unified");
         Ok(Operand::Address { base, offset, more })
+    }
+
+    /// A name with an offset, or a constant.
+    fn place(&mut self) -> Result<(Option<&'a str>, i64)> {
+        Ok(match self.peek() {
+            Some(Token::Word(name)) => {
+                self.at += 1;
+                (Some(name), self.offset()?)
+            }
+            _ => (None, self.expression()? as i64),
+        })
     }
 }
