@@ -9,8 +9,8 @@ Computes a state on the device and prints "ready". Reads lines:
   alone N     goes on itself as the N-th copy would
 The N-th copy does other work than the others. DIGEST is that of all memory of the device.
 
-The copies are made by the system call, behind the back of the C library: in a child that
-fork() makes, CUDA does not work, as natively. No other thread may hold a lock meanwhile, so
+The copies are made by the system call, behind the back of the C library, and keep the pages that
+the kernel wipes in children: in a child that fork() makes, CUDA does not work, as natively. No other thread may hold a lock meanwhile, so
 all must sleep, as the vCPUs of a VM of which a snapshot is taken need not.
 """
 
@@ -29,6 +29,7 @@ SIZE = 5 << 20
 ATTEMPTS = 1000
 # clone(SIGCHLD) is fork; arm64 has no other.
 CLONE = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+KEEP_ON_FORK = 19
 
 
 def say(text):
@@ -55,6 +56,20 @@ class State:
         return hashlib.sha256(self.host).hexdigest()
 
 
+def keep_all_pages():
+    """Lets copies have all memory, as in a snapshot, also what the kernel wipes in children."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/self/smaps", encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    start = end = 0
+    for line in lines:
+        words = line.split()
+        if not words[0].endswith(":"):
+            start, end = (int(address, 16) for address in words[0].split("-"))
+        elif words[0] == "VmFlags:" and "wf" in words:
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), KEEP_ON_FORK)
+
+
 def sleeps():
     """How often each other thread has slept; nothing if one of them does not sleep."""
     counts = []
@@ -70,6 +85,7 @@ def sleeps():
 
 def clone(state):
     """Makes the copies while no other thread runs; the pipes on which each is told to go on."""
+    keep_all_pages()
     for _ in range(ATTEMPTS):
         before = sleeps()
         pipes, children = attempt(state)

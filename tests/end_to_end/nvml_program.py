@@ -1,6 +1,6 @@
 """A program that asks NVML, through ctypes or NVIDIA's Python binding.
 
-usage: nvml_program.py facts|use|utilization|visible|wrong|topology|texts|restart|both|beside|start|pynvml
+usage: nvml_program.py facts|use|utilization|visible|wrong|topology|texts|restart|both|cloned|beside|start|pynvml
        nvml_program.py over SECONDS
 Prints one line of JSON; `over` the utilization by processes over so many seconds; `start` prints what nvmlInit and a call without it return.
 """
@@ -8,7 +8,9 @@ Prints one line of JSON; `over` the utilization by processes over so many second
 import ctypes
 import json
 import os
+import platform
 import select
+import signal
 import sys
 import time
 
@@ -316,6 +318,18 @@ def both():
     return {"sum": own[0] >> 20, "child": status, "again": word("nvmlDeviceGetCount_v2")}
 
 
+def cloned():
+    """NVML alone, beside a child of clone(2), for which no handler of the C library runs."""
+    use()
+    number = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+    child = ctypes.CDLL(None).syscall(number, ctypes.c_ulong(signal.SIGCHLD), None, None, None, None)
+    for _ in range(20):
+        use()
+    if child == 0:
+        os._exit(0)
+    return {"child": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
+
+
 def before():
     """NVML that is in use when the process begins to use CUDA, and stays so."""
     use()
@@ -437,7 +451,7 @@ def main(mode, *arguments):
     call("nvmlInitWithFlags", 0)
     call("nvmlInit_v2")
     call("nvmlShutdown")
-    modes = (facts, use, utilization, over, wrong, topology, texts, restart, both, before, beside, visible)
+    modes = (facts, use, utilization, over, wrong, topology, texts, restart, both, cloned, before, beside, visible)
     print(json.dumps({known.__name__: known for known in modes}[mode](*map(float, arguments))))
     call("nvmlShutdown")
     call("nvmlShutdown", code=UNINITIALIZED)

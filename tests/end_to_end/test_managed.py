@@ -471,6 +471,35 @@ int main() {
 }
 """
 
+# The program locks a part of managed memory, all of it, or all memory from now on.
+LOCKED = """
+#include <cstdio>
+#include <cstdlib>
+#include <sys/mman.h>
+#include <unistd.h>
+constexpr size_t WORDS = 1 << 20, BYTES = WORDS * sizeof(int);
+__global__ void add(int *values) { values[blockIdx.x * blockDim.x + threadIdx.x] += 1; }
+int main(int, char **argv) {
+    if (cudaFree(nullptr)) { std::puts("no device"); return 1; }
+    size_t length = std::strtoul(argv[1], nullptr, 10);
+    void *own = std::malloc(BYTES);
+    // Others than root may lock little, and the driver could not map memory then.
+    bool may_lock = length ? !mlock(own, BYTES) && !munlock(own, BYTES) : geteuid() == 0 && !mlockall(MCL_FUTURE);
+    if (!may_lock) { std::puts("not permitted"); return 0; }
+    int *values = nullptr;
+    cudaError_t error = cudaMallocManaged(&values, BYTES);
+    if (length && mlock(values + 2048, length)) { std::puts("not locked"); return 1; }
+    for (int turn = 1; turn < 4 && !error; ++turn) {
+        for (size_t at = 0; at < WORDS; ++at) values[at] += turn;
+        add<<<WORDS / 256, 256>>>(values);
+        error = cudaDeviceSynchronize();
+        for (size_t at = 0; at < WORDS; ++at)
+            if (values[at] != turn * (turn + 3) / 2) { std::printf("value %zu is %d in turn %d\\n", at, values[at], turn); return 1; }
+    }
+    std::puts(cudaGetErrorName(error));
+}
+"""
+
 GPUS = "--set=software.devices=2"
 
 
@@ -495,6 +524,16 @@ class Managed(unittest.TestCase):
             small = self.run_in(daemon, [program], PARAGPU_MANAGED_PINNED="0")
             self.assertEqual(small.returncode, 0, small.stdout + small.stderr)
             self.assertEqual(small.stdout.split()[4], pinned.stdout.split()[4])
+
+    def test_memory_that_the_program_locks(self):
+        program = compiled(LOCKED)
+        with harness.Daemon() as daemon:
+            for locked in ("4096", str((4 << 20) - 8192), "future"):
+                with self.subTest(locked):
+                    run = self.run_in(daemon, [program, locked])
+                    if run.stdout == "not permitted\n":
+                        self.skipTest("memory cannot be locked here")
+                    self.assertEqual((run.returncode, run.stdout), (0, "cudaSuccess\n"), run.stderr)
 
     def test_random_work(self):
         program = compiled(RANDOM, "-std=c++17")

@@ -137,6 +137,7 @@ class Nvml(unittest.TestCase):
 
     def test_a_process_has_cuda_and_nvml_and_forks(self):
         self.assertEqual(self.ask(self.daemon(), "both"), {"sum": 4, "child": 0, "again": 1})
+        self.assertEqual(self.ask(self.daemon(), "cloned"), {"child": 0})
 
     def test_a_process_with_a_session_queries_over_it(self):
         daemon = self.daemon("software.devices=2")

@@ -3,6 +3,7 @@
 import atexit
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -131,13 +132,66 @@ print(locked, errors, kibibytes < 1 << 20)
 """
 
 
+# Children of clone(2) and _Fork, for which no handler for fork runs. They end, or first use CUDA.
+CHILDREN = """
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__global__ void add(int *sum, int value) { *sum += value; }
+static int *sum, wanted;
+static cudaError_t work() {
+    int got = 0;
+    add<<<1, 1>>>(sum, 7);
+    cudaError_t error = cudaMemcpy(&got, sum, sizeof got, cudaMemcpyDeviceToHost);
+    wanted += 7;
+    return error ? error : got == wanted ? cudaSuccess : cudaErrorUnknown;
+}
+int main() {
+    bool fine = !cudaMalloc(&sum, sizeof *sum) && !cudaMemset(sum, 0, sizeof *sum) && !work();
+    for (int kind = 0; kind < 4; ++kind) {
+        pid_t child = kind % 2 ? _Fork() : pid_t(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+        if (child == 0) std::exit(kind < 2 ? 0 : work());
+        int status = -1;
+        waitpid(child, &status, 0);
+        fine = fine && !work();
+        std::printf("%d: %d %s\\n", kind, WIFEXITED(status) ? WEXITSTATUS(status) : -1, fine ? "fine" : "not fine");
+        std::fflush(stdout);
+    }
+}
+"""
+
+# Queries the driver's version, and then uses CUDA in children and in itself.
+VERSION = """
+import ctypes, os, sys
+cuda, version, memory, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
+queries = [cuda.cuDriverGetVersion, ctypes.CDLL("libcudart.so.13").cudaDriverGetVersion]
+print(*(query(ctypes.byref(version)) or version.value > 12000 for query in queries), flush=True)
+def use():
+    errors = cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    return errors or cuda.cuCtxSetCurrent(context) or cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(4096))
+for _ in range(2):
+    child = os.fork()
+    if child == 0:
+        os._exit(use())
+    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+print("parent", use(), flush=True)
+child = os.fork()
+if child == 0:
+    os._exit(cuda.cuInit(0))
+print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
 # Fails an assertion in one thread, and sees the error in a call that waits.
 ASSERTION = """
 #include <cassert>
 #include <cstdio>
 __global__ void check(int limit) { std::printf("thread %d\\n", threadIdx.x); assert(threadIdx.x < limit); }
 int main() {
-    check<<<1, 4>>>(3);
+    check<<<1, 4>>>(2);
     cudaError_t error = cudaDeviceSynchronize();
     std::printf("%s\\n", cudaGetErrorName(error));
 }
@@ -248,6 +302,21 @@ class Programs(unittest.TestCase):
             self.skipTest("memory cannot be locked here")
         self.assertEqual((run.code, run.output), (0, "True 0 True\n"), run.errors)
 
+    def test_children_of_which_no_handler_learns(self):
+        program = compiled(CHILDREN)
+        want = "0: 0 fine\n1: 0 fine\n2: 3 fine\n3: 3 fine\n"
+        for communicator in harness.HOST_COMMUNICATORS:
+            with self.subTest(communicator):
+                run = self.daemon.run(program, communicator)
+                self.assertEqual((run.code, run.output), (0, want), run.errors)
+        self.assertEqual(self.daemon.left(), [])
+
+    def test_children_of_a_program_that_knows_the_version_only(self):
+        for communicator in harness.HOST_COMMUNICATORS:
+            with self.subTest(communicator):
+                run = self.daemon.run(sys.executable, communicator, ["-c", VERSION])
+                self.assertEqual((run.code, run.output), (0, "True True\nchild 0\nchild 0\nparent 0\nchild 3\n"), run.errors)
+
     def test_a_kernel_sees_what_the_processor_writes_to_registered_memory(self):
         run = self.daemon.run(sys.executable, "shm", [GUEST, "registered"])
         self.assertEqual((run.code, run.output), (0, "right\n"), run.errors + self.daemon.log())
@@ -259,8 +328,8 @@ class Programs(unittest.TestCase):
                 run = self.daemon.run(program, communicator)
                 self.assertEqual(run.output.splitlines()[-1], "cudaErrorAssert", run.errors)
                 self.assertEqual(sorted(run.output.splitlines())[1:], [f"thread {number}" for number in range(4)])
-                failed = r"program\.cu:4: .*check.*: block: \[0,0,0\], thread: \[3,0,0\] Assertion `threadIdx.x < limit` failed\.\n"
-                self.assertRegex(run.errors, failed)
+                failed = r"program\.cu:4: .*check.*: block: \[0,0,0\], thread: \[(\d),0,0\] Assertion `threadIdx.x < limit` failed\.\n"
+                self.assertEqual(re.findall(failed, run.errors), ["2", "3"], run.errors)
 
     def test_registered_memory_of_a_program_that_forks(self):
         self.assert_right("forked")

@@ -6,20 +6,26 @@
 //! and naps if it takes long. Otherwise the host asks for them by frames. While such functions
 //! are outstanding, another thread reads frames, so that requests of the host are received
 //! although no thread waits, and a function that blocks does not stop the reading.
+//!
+//! A function may end its thread ([`crate::sys::bare_call`]). Its stream then stands still until
+//! the program launches the next function, which starts the thread again. Until then no function
+//! of the session runs: the program most likely ends, and its functions can run no more.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Spin, Wait};
 use paragpu_protocol::handle::StreamHandle;
+use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch, HostFuncSignal, StreamQuery};
 use parking_lot::{Condvar, Mutex};
 
 use crate::callback::{in_callback, run_callback};
 use crate::connection::Link;
 use crate::error::Result;
+use crate::host_thread::{Called, HostThread, Inbox};
 use crate::host_words::{HostWords, Place};
 use crate::objects::graph::HostRun;
 use crate::objects::stream::Stream;
@@ -41,7 +47,8 @@ pub struct HostFunctions {
     link: Arc<Link>,
     streams: Arc<Streams>,
     shared: Arc<Shared>,
-    started: Once,
+    /// The thread that reads frames has started.
+    reads: Mutex<bool>,
 }
 
 struct Waiting {
@@ -78,15 +85,15 @@ struct Shared {
     link: Arc<Link>,
     streams: Arc<Streams>,
     shadows: Arc<Shadows>,
-    functions: Mutex<HashMap<u64, Waiting>>,
+    functions: Mutex<BTreeMap<u64, Waiting>>,
     /// Those of graphs, which run at each launch.
     kept: Mutex<HashMap<u64, GraphFunction>>,
     /// Those that the GPU announces.
     words: Mutex<HostWords>,
     /// Held while one of them gets its place and is posted.
     order: Mutex<()>,
-    /// Held while callbacks run because work has failed.
-    ending: Mutex<()>,
+    /// The thread that runs the functions.
+    runner: HostThread,
     /// The host has asked for one that the GPU should have announced.
     cannot_announce: AtomicBool,
     /// Functions that have not run yet.
@@ -98,43 +105,6 @@ struct Shared {
     changed: Condvar,
     inbox: Inbox,
     next: AtomicU64,
-}
-
-/// What the thread that runs the functions waits for.
-#[derive(Default)]
-struct Inbox {
-    /// Functions that the host has asked for.
-    ids: Mutex<VecDeque<u64>>,
-    /// Number of launches and requests.
-    events: AtomicU64,
-    /// The thread sleeps, or is about to.
-    is_asleep: AtomicBool,
-    woken: Condvar,
-}
-
-impl Inbox {
-    /// Records a launch or a request, after everything that the thread needs for it.
-    fn tell(&self) {
-        // Sequentially consistent with `sleep`: either that sees the event, or this sees it sleep.
-        self.events.fetch_add(1, Ordering::SeqCst);
-        if self.is_asleep.load(Ordering::SeqCst) {
-            drop(self.ids.lock());
-            self.woken.notify_one();
-        }
-    }
-
-    /// Sleeps until there are other events than `seen`, or for `most`.
-    fn sleep(&self, seen: u64, most: Option<Duration>) {
-        let mut ids = self.ids.lock();
-        self.is_asleep.store(true, Ordering::SeqCst);
-        if self.events.load(Ordering::SeqCst) == seen {
-            match most {
-                Some(most) => drop(self.woken.wait_for(&mut ids, most)),
-                None => self.woken.wait(&mut ids),
-            }
-        }
-        self.is_asleep.store(false, Ordering::Relaxed);
-    }
 }
 
 impl std::fmt::Debug for Shared {
@@ -158,11 +128,11 @@ impl HostFunctions {
                 link: Arc::clone(&link),
                 streams: Arc::clone(&streams),
                 shadows,
-                functions: Mutex::new(HashMap::new()),
+                functions: Mutex::default(),
                 kept: Mutex::new(HashMap::new()),
                 words: Mutex::default(),
                 order: Mutex::default(),
-                ending: Mutex::default(),
+                runner: HostThread::default(),
                 cannot_announce: AtomicBool::new(false),
                 outstanding: AtomicUsize::new(0),
                 callbacks: AtomicUsize::new(0),
@@ -173,7 +143,7 @@ impl HostFunctions {
             }),
             link,
             streams,
-            started: Once::new(),
+            reads: Mutex::default(),
         }
     }
 
@@ -189,18 +159,34 @@ impl HostFunctions {
         }
     }
 
-    fn start(&self) {
-        self.started.call_once(|| {
+    /// Starts the threads that do not run.
+    ///
+    /// # Errors
+    /// `OPERATING_SYSTEM` if one cannot be started.
+    fn start(&self) -> Result<()> {
+        let thread = &self.shared.runner.thread;
+        if thread.runs() {
+            return Ok(());
+        }
+        let mut reads = self.reads.lock();
+        if !*reads {
             let shared = Arc::clone(&self.shared);
             self.link.on_host_function(Box::new(move |id| {
                 shared.inbox.ids.lock().push_back(id);
                 shared.inbox.tell();
             }));
             let shared = Arc::clone(&self.shared);
-            spawn("paragpu-host", move || shared.serve());
-            let shared = Arc::clone(&self.shared);
-            spawn("paragpu-reader", move || shared.read());
-        });
+            *reads = spawn("paragpu-reader", move || shared.read());
+        }
+        if !*reads {
+            return Err(Status::OPERATING_SYSTEM);
+        }
+        let (shared, ending) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
+        thread.start(
+            "paragpu-host",
+            move || shared.serve(),
+            move || ending.runner.end_ending(),
+        )
     }
 }
 
@@ -208,6 +194,8 @@ impl Shared {
     /// Runs the functions. Between two, this polls before it sleeps: the stream stalls until
     /// this thread is awake, and a launch would have to wake it.
     fn serve(&self) {
+        // Of the thread before this one, which a function has ended.
+        self.finish();
         let mut expected = Vec::new();
         let mut polls = 0_u32;
         loop {
@@ -253,23 +241,31 @@ impl Shared {
 
     /// Work has failed: callbacks run, in order, and other functions never do.
     fn end_all(&self) {
-        let _ending = self.ending.lock();
-        let mut ended: Vec<_> = self.functions.lock().drain().collect();
-        ended.sort_unstable_by_key(|(id, _)| *id);
-        for (id, waiting) in ended {
-            match waiting.is_announced {
-                true => self.words.lock().forget(id),
-                false => {
-                    let mut asked = self.asked.lock();
-                    *asked = asked.saturating_sub(1);
-                }
-            }
-            if waiting.is_callback {
-                self.callbacks.fetch_sub(1, Ordering::AcqRel);
-                run_callback(waiting.function);
-            }
-            self.outstanding.fetch_sub(1, Ordering::AcqRel);
+        if self.runner.begin_ending() {
+            while self.end_next() {}
+            self.runner.end_ending();
         }
+    }
+
+    /// Ends the oldest function. Returns false if there is none.
+    fn end_next(&self) -> bool {
+        let next = self.functions.lock().pop_first();
+        let Some((id, waiting)) = next else {
+            return false;
+        };
+        match waiting.is_announced {
+            true => self.words.lock().forget(id),
+            false => {
+                let mut asked = self.asked.lock();
+                *asked = asked.saturating_sub(1);
+            }
+        }
+        self.outstanding.fetch_sub(1, Ordering::AcqRel);
+        if waiting.is_callback {
+            self.callbacks.fetch_sub(1, Ordering::AcqRel);
+            run_callback(waiting.function);
+        }
+        true
     }
 
     /// Whether the GPU has reached one of these functions.
@@ -318,18 +314,31 @@ impl Shared {
         if waiting.is_callback {
             self.callbacks.fetch_sub(1, Ordering::AcqRel);
         }
+        self.runner.calls(Called {
+            id,
+            place,
+            is_announced: waiting.is_announced,
+        });
         run_callback(waiting.function);
+        self.finish();
+    }
+
+    /// The function that was called, if any, is over.
+    fn finish(&self) {
+        let Some(called) = self.runner.take_called() else {
+            return;
+        };
         let _ = self.shadows.after_function();
-        match (place, self.streams.words()) {
+        match (called.place, self.streams.words()) {
             // What the function wrote is where the GPU reads it.
             (Some(place), Some(window)) if !self.shadows.are_apart() => place.finish(window),
             _ => {
-                let _ = self.link.post(&HostFuncDone { id });
+                let _ = self.link.post(&HostFuncDone { id: called.id });
                 let _ = self.link.flush();
             }
         }
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
-        if waiting.is_announced {
+        if called.is_announced {
             return;
         }
         let mut asked = self.asked.lock();
@@ -429,7 +438,7 @@ impl HostFunctions {
         progress: &Arc<Progress>,
         post: impl FnOnce() -> Result<u64>,
     ) -> Result<u64> {
-        self.start();
+        self.start()?;
         let shared = &self.shared;
         shared.expect(ids.len());
         let posted = {
@@ -460,7 +469,7 @@ impl HostFunctions {
     /// continues when it returns. It must not call CUDA.
     ///
     /// # Errors
-    /// As [`Link::check`].
+    /// As [`Link::check`]; `OPERATING_SYSTEM` if no thread for it can be started.
     pub fn launch(&self, stream: &Stream, function: HostFunction) -> Result<()> {
         self.launch_either(stream, function, false)
     }
@@ -484,7 +493,7 @@ impl HostFunctions {
         if stream.is_capturing() {
             return stream.cannot_capture();
         }
-        self.start();
+        self.start()?;
         let shared = &self.shared;
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
         let mut waiting = Waiting {

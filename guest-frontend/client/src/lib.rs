@@ -35,6 +35,7 @@ pub mod green;
 mod handles;
 pub mod host;
 pub mod host_function;
+mod host_thread;
 mod host_view;
 mod host_words;
 mod image_hash;

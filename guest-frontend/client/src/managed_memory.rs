@@ -108,7 +108,11 @@ impl ManagedMemory {
         let address = self.memory.allocate_pieces(size, PAGE as u64, piece)?;
         let length = size.next_multiple_of(PAGE as u64);
         let pages = Pages::within(&self.arena, address, length);
-        let watched = pages.ok().filter(|_| faults.watch(address, length));
+        // A program that locks its future memory has all pages already.
+        let is_absent = |pages: &Pages| pages.discard(0, pages.bytes().len());
+        let watched = pages
+            .ok()
+            .filter(|pages| faults.watch(address, length) && is_absent(pages));
         let Some(pages) = watched else {
             self.memory.free(address)?;
             return Ok(None);

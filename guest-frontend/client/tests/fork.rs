@@ -49,14 +49,14 @@ fn a_child_of_which_no_handler_learns_leaves_the_session_to_its_parent() {
     };
     session.ping().unwrap();
     for closes in [false, true] {
-        // SAFETY: fork(2) without the C library; the child closes the session or ends.
+        // SAFETY: fork(2) without the C library; the child closes the session, asks and ends.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
         if child == 0 {
             if closes {
                 session.close();
             }
             // SAFETY: as above.
-            unsafe { libc::exit(i32::from(process::forked())) };
+            unsafe { libc::exit(i32::from(!process::forked())) };
         }
         let child = libc::pid_t::try_from(child).unwrap();
         assert_success(child);
@@ -66,4 +66,22 @@ fn a_child_of_which_no_handler_learns_leaves_the_session_to_its_parent() {
     // The parent itself still says goodbye.
     session.close();
     assert!(session.ping().is_err());
+}
+
+#[test]
+fn a_child_in_its_parents_memory_is_not_forked() {
+    extern "C" fn child(_: *mut libc::c_void) -> libc::c_int {
+        libc::c_int::from(process::forked())
+    }
+    let _turn = TURN.lock();
+    process::watch_forks();
+    let mut stack = vec![0_u128; 16 << 10];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the parent waits while the child uses the stack, which grows downwards.
+    let child = unsafe {
+        let top = stack.as_mut_ptr_range().end;
+        libc::clone(child, top.cast(), flags, std::ptr::null_mut())
+    };
+    assert_success(child);
+    assert!(!process::forked());
 }

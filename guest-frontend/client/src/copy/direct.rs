@@ -110,11 +110,16 @@ impl Copies {
             return self.pieces(direct, transfer, stream, &next);
         }
         // Both threads take pieces in order. The first that fails stops both, and
-        // everything before its piece is copied.
+        // everything before its piece is copied. If no thread can be started, this one takes
+        // all pieces.
         let (one, other) = std::thread::scope(|scope| {
-            let helper = scope.spawn(|| self.pieces(direct, transfer, stream, &next));
-            let one = self.pieces(direct, transfer, stream, &next);
-            (one, helper.join().unwrap_or(Err(Status::UNKNOWN)))
+            let pieces = || self.pieces(direct, transfer, stream, &next);
+            let helper = std::thread::Builder::new().spawn_scoped(scope, pieces);
+            let one = pieces();
+            let other = helper.map_or(Ok(size), |helper| {
+                helper.join().unwrap_or(Err(Status::UNKNOWN))
+            });
+            (one, other)
         });
         Ok(one?.min(other?))
     }

@@ -2,30 +2,71 @@
 //! Driver API, Graph Management). The program and graphs hold references. Nothing is sent
 //! to the host.
 
-use std::sync::mpsc::{Sender, channel};
+use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};
 
 use paragpu_protocol::status::Status;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
-use crate::callback::run_callback;
+use crate::callback::{CallbackThread, run_callback};
 use crate::error::Result;
-use crate::sys::process::spawn;
 
 /// Destroys the program's data.
 pub type Destructor = Box<dyn FnOnce() + Send>;
 
 /// Destructors run on a separate thread, so that they may take a lock that the program
 /// holds while it releases the last reference.
-static DESTRUCTORS: LazyLock<Mutex<Sender<Destructor>>> = LazyLock::new(|| {
-    let (sender, destructors) = channel::<Destructor>();
-    spawn("paragpu-objects", move || {
-        for destroy in destructors {
+#[derive(Default)]
+struct Destructors {
+    thread: CallbackThread,
+    queue: Mutex<VecDeque<Destructor>>,
+    added: Condvar,
+}
+
+static DESTRUCTORS: LazyLock<Arc<Destructors>> = LazyLock::new(Arc::default);
+
+impl Destructors {
+    /// Starts the thread unless it runs.
+    ///
+    /// # Errors
+    /// `OPERATING_SYSTEM` if it cannot be started.
+    fn start(self: &Arc<Self>) -> Result<()> {
+        if self.thread.runs() {
+            return Ok(());
+        }
+        let own = Arc::clone(self);
+        self.thread
+            .start("paragpu-objects", move || own.serve(), || ())
+    }
+
+    fn serve(&self) {
+        loop {
+            let mut queue = self.queue.lock();
+            let Some(destroy) = queue.pop_front() else {
+                self.added.wait(&mut queue);
+                continue;
+            };
+            drop(queue);
             run_callback(destroy);
         }
-    });
-    Mutex::new(sender)
-});
+    }
+
+    fn add(self: &Arc<Self>, destroy: Destructor) {
+        self.queue.lock().push_back(destroy);
+        self.added.notify_one();
+        // It runs since `start`, unless a destructor has ended it. If it cannot be started, the
+        // next object's creation or end tries again.
+        let _ = self.start();
+    }
+}
+
+/// Starts the thread that runs destructors, before an object is created.
+///
+/// # Errors
+/// `OPERATING_SYSTEM` if it cannot be started.
+pub fn start() -> Result<()> {
+    DESTRUCTORS.start()
+}
 
 /// A user object.
 pub struct UserObject {
@@ -72,9 +113,7 @@ impl UserObject {
             && let Some(destroy) = state.destroy.take()
         {
             drop(state);
-            if let Err(unsent) = DESTRUCTORS.lock().send(destroy) {
-                run_callback(unsent.0);
-            }
+            DESTRUCTORS.add(destroy);
         }
         Ok(())
     }
@@ -197,7 +236,7 @@ impl Drop for References {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, TryRecvError};
+    use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
     use super::*;
 

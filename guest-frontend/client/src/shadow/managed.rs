@@ -467,6 +467,41 @@ mod tests {
     }
 
     #[test]
+    #[allow(unsafe_code)]
+    fn locked_memory_goes_back_and_forth() {
+        let _alone = ALONE.lock();
+        let ranges = ManagedRanges::of_process();
+        let home = session();
+        let Some(Seen { start, program }) = range(&home) else {
+            return;
+        };
+        let place =
+            std::ptr::with_exposed_provenance::<libc::c_void>(usize::try_from(start).unwrap());
+        // Part of one unit, and all of it.
+        for length in [4096, 48 << 10, LENGTH] {
+            program.overwrite(0, 1_u64.to_ne_bytes());
+            // SAFETY: it changes no contents.
+            if unsafe { libc::mlock(place, length) } != 0 {
+                eprintln!("skipped: locked_memory_goes_back_and_forth: mlock is not permitted");
+                break;
+            }
+            for number in 2..5_u64 {
+                ranges.before_work().unwrap();
+                home.execute();
+                let found = home.with(start, 8, |memory| {
+                    let found = memory.to_vec();
+                    memory.copy_from_slice(&number.to_ne_bytes());
+                    found
+                });
+                assert_eq!(found, (2 * number - 3).to_ne_bytes());
+                assert_eq!(program.part(0, 8), number.to_ne_bytes());
+                program.overwrite(0, (2 * number - 1).to_ne_bytes());
+            }
+        }
+        ranges.remove(start);
+    }
+
+    #[test]
     fn an_access_fetches_a_long_run_where_the_program_is_expected() {
         const UNIT: usize = 64 << 10;
         let _alone = ALONE.lock();

@@ -369,11 +369,12 @@ impl ManagedRange {
             self.device.settle(self.address)?;
         }
         at = within.start;
+        let mut taken = Ok(());
         while let Some(run) = run_of(units, at..within.end, Unit::is_present) {
             let (offset, length) = self.bytes(&run);
-            in_slices(offset, length, |offset, length| {
+            taken = taken.and(in_slices(offset, length, |offset, length| {
                 pages.discard(offset, length)
-            });
+            }));
             units
                 .get_mut(run.clone())
                 .unwrap_or_default()
@@ -384,7 +385,16 @@ impl ManagedRange {
         if all {
             *touched = 0..0;
         }
-        Ok(())
+        if taken.is_err() {
+            // The program must not continue with pages that the device does not know of.
+            eprintln!(
+                "paragpu: managed memory at {:#x} is lost, because the kernel does not take its \
+                 pages back",
+                self.address
+            );
+            pages.forbid();
+        }
+        taken
     }
 
     /// Sends units that the program has written to. It cannot write to them meanwhile.
@@ -397,9 +407,10 @@ impl ManagedRange {
     ) -> Result<bool> {
         let (offset, length) = self.bytes(run);
         let start = self.address + offset as u64;
-        in_slices(offset, length, |offset, length| {
+        // It fails if the program has unmapped some: nothing writes there.
+        let _ = in_slices(offset, length, |offset, length| {
             let start = self.address + offset as u64;
-            self.faults.protect(start, length as u64, true);
+            self.faults.protect(start, length as u64, true)
         });
         if former.is_empty() {
             return self.device.send(start, pages.bytes().cut(offset, length));
@@ -560,15 +571,18 @@ fn zeros(length: usize, mut take: impl FnMut(usize, &[u8]) -> Result<()>) -> Res
 }
 
 /// Calls `change` with the offset and length of slices of `length` bytes at `offset`, on as
-/// many threads as are worthwhile.
-fn in_slices(offset: usize, length: usize, change: impl Fn(usize, usize) + Sync) {
-    let done = in_parts(length, |part, of| {
+/// many threads as are worthwhile. Fails with `OPERATING_SYSTEM` if a call returns false.
+fn in_slices(
+    offset: usize,
+    length: usize,
+    change: impl Fn(usize, usize) -> bool + Sync,
+) -> Result<()> {
+    in_parts(length, |part, of| {
         let slice = length.div_ceil(of).next_multiple_of(UNIT);
         let from = (part * slice).min(length);
-        change(offset + from, slice.min(length - from));
-        Ok(())
-    });
-    debug_assert_eq!(done, Ok(()), "a slice fails only by panicking");
+        let is_changed = change(offset + from, slice.min(length - from));
+        is_changed.then_some(()).ok_or(Status::OPERATING_SYSTEM)
+    })
 }
 
 /// The first run of `wanted` units in a range.

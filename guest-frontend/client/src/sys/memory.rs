@@ -465,21 +465,32 @@ impl Pages {
         unsafe { libc::madvise(self.address.as_ptr(), self.length, libc::MADV_DONTFORK) };
     }
 
-    /// Takes whole pages away. Who watches them provides them at the next access; otherwise
-    /// they are zeros then.
-    pub(crate) fn discard(&self, offset: usize, length: usize) {
+    /// Takes whole pages away, also if the program has locked them. Who watches them provides
+    /// them at the next access; otherwise they are zeros then. Returns whether all are gone;
+    /// if not, some may be.
+    pub(crate) fn discard(&self, offset: usize, length: usize) -> bool {
         if offset
             .checked_add(length)
             .is_none_or(|end| end > self.length)
         {
-            return;
+            return false;
         }
-        // SAFETY: inside the pages, which belong to this value. No reference to their bytes
-        // exists: `HostSlice` gives out references for the time of one call only.
-        unsafe {
-            let from = self.address.as_ptr().byte_add(offset);
-            libc::madvise(from, length, libc::MADV_DONTNEED);
+        let advise = |advice| {
+            // SAFETY: inside the pages, which belong to this value. No reference to their
+            // bytes exists: `HostSlice` gives out references for the time of one call only.
+            let advised = unsafe {
+                let from = self.address.as_ptr().byte_add(offset);
+                libc::madvise(from, length, advice)
+            };
+            // ENOMEM: the program has unmapped some, and the others are gone.
+            advised == 0 || std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM)
+        };
+        if advise(libc::MADV_DONTNEED) || advise(libc::MADV_DONTNEED_LOCKED) {
+            return true;
         }
+        // Before Linux 5.18 locked pages stay. SAFETY: it changes no contents.
+        unsafe { libc::munlock(self.address.as_ptr().byte_add(offset), length) };
+        advise(libc::MADV_DONTNEED)
     }
 
     /// Ends every access to them with SIGSEGV from now on.

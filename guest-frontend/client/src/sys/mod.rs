@@ -1,6 +1,7 @@
 //! The crate's unsafe code: raw memory of the program, system calls.
 #![allow(unsafe_code)]
 
+pub mod bare_call;
 pub mod memory;
 pub(crate) mod moved_pages;
 pub mod process;

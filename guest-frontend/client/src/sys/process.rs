@@ -2,26 +2,30 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::memory::PAGE;
 use super::moved_pages;
 
-static FORKED: AtomicBool = AtomicBool::new(false);
+/// True in the process that watches forks, false in its forked children.
+static IS_OWNER: AtomicPtr<AtomicBool> = AtomicPtr::new((&raw const UNWIPED).cast_mut());
+/// The mark while there is no page that the kernel wipes.
+static UNWIPED: AtomicBool = AtomicBool::new(true);
 /// The process that connected last; 0 for none.
 static CONNECTED: AtomicU32 = AtomicU32::new(0);
 static LAST: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
 
 extern "C" fn in_child() {
-    FORKED.store(true, Ordering::Relaxed);
+    is_owner().store(false, Ordering::Relaxed);
     moved_pages::in_child();
 }
 
 extern "C" fn at_exit() {
-    // A child that was made without the handlers for fork (`_Fork`, clone(2)) has its parent's
-    // sessions, too.
+    // A process that has only queried devices does not watch forks.
     let connected = CONNECTED.load(Ordering::Relaxed);
     if forked() || (connected != 0 && connected != std::process::id()) {
         return;
@@ -33,25 +37,61 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Installs the handlers for fork. Called before the first session.
+/// Lets children know that they are forked, and gives them copies of moved pages. Called before
+/// the first session. Children of `_Fork` and clone(2), for which no handler runs, know as well
+/// (Linux 4.14); they share moved pages with their parent.
 pub fn watch_forks() {
     static ONCE: Once = Once::new();
-    // SAFETY: the child's handler only stores to atomics and remaps memory, which is safe
-    // after a fork.
-    ONCE.call_once(|| unsafe {
-        libc::pthread_atfork(
-            Some(moved_pages::before_fork),
-            Some(moved_pages::in_parent),
-            Some(in_child),
-        );
+    ONCE.call_once(|| {
+        if let Some(page) = wiped_on_fork() {
+            let mark = page.cast::<AtomicBool>();
+            // SAFETY: aligned, and in a page that only this function uses.
+            unsafe { mark.write(AtomicBool::new(true)) };
+            IS_OWNER.store(mark.as_ptr(), Ordering::Release);
+        }
+        // SAFETY: the child's handler only stores to atomics and remaps memory, which is safe
+        // after a fork.
+        unsafe {
+            libc::pthread_atfork(
+                Some(moved_pages::before_fork),
+                Some(moved_pages::in_parent),
+                Some(in_child),
+            );
+        }
     });
+}
+
+/// A new page of zeros, which stays mapped. The kernel fills it with zeros again in every child
+/// that has memory of its own; a child of vfork(2) uses its parent's. `None` if the kernel cannot
+/// do that.
+#[must_use]
+pub fn wiped_on_fork() -> Option<NonNull<c_void>> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new page, which nothing else uses.
+    unsafe {
+        let page = libc::mmap(std::ptr::null_mut(), PAGE, access, flags, -1, 0);
+        if page == libc::MAP_FAILED {
+            return None;
+        }
+        if libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) != 0 {
+            libc::munmap(page, PAGE);
+            return None;
+        }
+        NonNull::new(page)
+    }
+}
+
+fn is_owner() -> &'static AtomicBool {
+    // SAFETY: it points to a static, or into a page that stays mapped.
+    unsafe { &*IS_OWNER.load(Ordering::Acquire) }
 }
 
 /// Whether this process was forked after [`watch_forks`]. It must not use its parent's
 /// sessions: their threads do not exist here, and locks may stay held forever.
 #[must_use]
 pub fn forked() -> bool {
-    FORKED.load(Ordering::Relaxed)
+    !is_owner().load(Ordering::Relaxed)
 }
 
 /// Notes that the calling process has a connection of its own. Returns its process ID.
@@ -154,26 +194,125 @@ pub fn print(to_error: bool, bytes: &[u8]) {
     }
 }
 
-/// Starts a thread with all signals blocked, so that the program's handlers run in the
-/// program's threads only. Returns whether it started.
+/// Signals that a thread's own instructions cause. The kernel ends a process in which such a
+/// signal is blocked, without calling the program's handler.
+const SYNCHRONOUS: [libc::c_int; 6] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+];
+
+/// Starts a thread with all signals but the synchronous ones blocked, so that the program's
+/// handlers run in the program's threads only. Returns whether it started.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> bool {
+    start(std::thread::Builder::new(), name, body)
+}
+
+/// As [`spawn`], for a thread that runs functions of the program: its stack is as large as
+/// those of the program's threads.
+pub(crate) fn spawn_for_callbacks(name: &str, body: impl FnOnce() + Send + 'static) -> bool {
+    let builder = std::thread::Builder::new().stack_size(default_stack());
+    start(builder, name, body)
+}
+
+fn start(builder: std::thread::Builder, name: &str, body: impl FnOnce() + Send + 'static) -> bool {
     let body = move || {
         block_signals();
         body();
     };
-    let started = std::thread::Builder::new().name(name.into()).spawn(body);
+    let started = builder.name(name.into()).spawn(body);
     if let Err(error) = &started {
         eprintln!("paragpu: cannot start the thread {name}: {error}");
     }
     started.is_ok()
 }
 
-/// Blocks all signals in the calling thread.
+/// The size of the stack that the C library gives a thread by default, in bytes. At least that
+/// of Rust's threads.
+fn default_stack() -> usize {
+    const LEAST: usize = 2 << 20;
+    /// Linux's usual limit; glibc's threads have 2 MiB if there is none.
+    const UNLIMITED: usize = 8 << 20;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack);
+    if limit.current.is_none() {
+        return UNLIMITED;
+    }
+    let mut size = 0;
+    // SAFETY: the attributes are initialised before they are used, and destroyed after.
+    unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        if libc::pthread_attr_init(&raw mut attributes) == 0 {
+            libc::pthread_attr_getstacksize(&raw const attributes, &raw mut size);
+            libc::pthread_attr_destroy(&raw mut attributes);
+        }
+    }
+    size.max(LEAST)
+}
+
+/// Blocks all signals in the calling thread but the synchronous ones.
 fn block_signals() {
     // SAFETY: the set is initialised by sigfillset before it is used.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
+        for signal in SYNCHRONOUS {
+            libc::sigdelset(&raw mut all, signal);
+        }
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// Whether the calling thread blocks these signals.
+    fn blocked<const N: usize>(signals: [libc::c_int; N]) -> [bool; N] {
+        // SAFETY: writes the calling thread's mask, and reads it.
+        unsafe {
+            let mut mask: libc::sigset_t = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask);
+            signals.map(|signal| libc::sigismember(&raw const mask, signal) == 1)
+        }
+    }
+
+    /// The size of the calling thread's stack.
+    fn stack() -> usize {
+        let mut size = 0;
+        // SAFETY: the attributes are initialised before they are used, and destroyed after.
+        unsafe {
+            let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+            assert_eq!(
+                libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes),
+                0
+            );
+            libc::pthread_attr_getstacksize(&raw const attributes, &raw mut size);
+            libc::pthread_attr_destroy(&raw mut attributes);
+        }
+        size
+    }
+
+    #[test]
+    fn threads_block_what_others_send_and_have_a_program_s_stack() {
+        let (sender, seen) = channel();
+        for for_callbacks in [false, true] {
+            let sender = sender.clone();
+            let body = move || {
+                let others = blocked([libc::SIGTERM, libc::SIGALRM, libc::SIGUSR1]);
+                let _ = sender.send((blocked(SYNCHRONOUS), others, stack()));
+            };
+            assert!(match for_callbacks {
+                true => spawn_for_callbacks("test", body),
+                false => spawn("test", body),
+            });
+            let (synchronous, others, size) = seen.recv().unwrap();
+            assert_eq!((synchronous, others), ([false; 6], [true; 3]));
+            assert!(!for_callbacks || size >= default_stack(), "{size}");
+        }
     }
 }

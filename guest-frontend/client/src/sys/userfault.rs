@@ -141,15 +141,27 @@ impl Userfault {
         unsafe { self.control(REGISTER, &mut request) }
     }
 
-    /// Write-protects present pages, or lifts the protection and lets writers continue.
+    /// Write-protects present pages, or lifts the protection and lets writers continue. Returns
+    /// whether that succeeded on all of them.
     pub(crate) fn protect(&self, start: u64, length: u64, is_protected: bool) -> bool {
+        const PAGE: u64 = super::memory::PAGE as u64;
         let mut request = ProtectRequest {
             start,
             length,
             mode: u64::from(is_protected),
         };
         // SAFETY: it changes no contents.
-        unsafe { self.control(PROTECT, &mut request) }
+        if unsafe { self.control(PROTECT, &mut request) } {
+            return true;
+        }
+        let reason = std::io::Error::last_os_error().raw_os_error();
+        if reason != Some(libc::ENOENT) || length <= PAGE {
+            return false;
+        }
+        // Older kernels: only inside one mapping. mlock(2) divides mappings.
+        let half = (length / 2).next_multiple_of(PAGE);
+        let first = self.protect(start, half, is_protected);
+        self.protect(start + half, length - half, is_protected) && first
     }
 
     /// Lets threads retry their accesses to a range.
@@ -164,23 +176,31 @@ impl Userfault {
     pub(crate) fn provide(&self, start: u64, bytes: &[u8], is_protected: bool) -> bool {
         const PAGE: usize = super::memory::PAGE;
         let mut at = 0;
+        let mut most = usize::MAX;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            let length = rest.len().min(most);
             let mut request = CopyRequest {
                 destination: start + at as u64,
                 source: rest.as_ptr() as u64,
-                length: rest.len() as u64,
+                length: length as u64,
                 mode: if is_protected { 2 } else { 0 },
                 copied: 0,
             };
             // SAFETY: the kernel writes only to absent pages of memory that is watched.
             if unsafe { self.control(COPY, &mut request) } {
-                return true;
+                at += length;
+                most = usize::MAX;
+                continue;
             }
             let reason = std::io::Error::last_os_error().raw_os_error();
             match (usize::try_from(request.copied), reason) {
                 (Ok(copied @ 1..), _) => at += copied,
                 (_, Some(libc::EEXIST)) => at += PAGE,
                 (_, Some(libc::EAGAIN)) => {}
+                // Only inside one mapping. mlock(2) divides mappings.
+                (_, Some(libc::ENOENT)) if length > PAGE => {
+                    most = (length / 2).next_multiple_of(PAGE);
+                }
                 _ => return false,
             }
         }

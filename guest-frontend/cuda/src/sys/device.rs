@@ -154,9 +154,8 @@ fn visible() -> Result<&'static [u32]> {
     if let Some(visible) = VISIBLE.get() {
         return Ok(visible);
     }
-    let value = |name| std::env::var(name).ok();
-    let entries = visible::entries(value("CUDA_VISIBLE_DEVICES").as_deref());
-    let order = Order::of(value("CUDA_DEVICE_ORDER").as_deref());
+    let entries = entries();
+    let order = Order::of(std::env::var("CUDA_DEVICE_ORDER").ok().as_deref());
     if let Some(Entry::Mig(name)) = entries
         .iter()
         .flatten()
@@ -175,6 +174,20 @@ fn visible() -> Result<&'static [u32]> {
     Ok(VISIBLE.get_or_init(|| found))
 }
 
+/// The entries of CUDA_VISIBLE_DEVICES, if it is set.
+fn entries() -> Option<Vec<Entry>> {
+    visible::entries(std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())
+}
+
+/// The device that answers for all. If the first one is selected by its number, it is that:
+/// programs that share a host's devices by number then use only their own device.
+fn answering(entries: Option<&[Entry]>) -> u32 {
+    match entries.and_then(<[Entry]>::first) {
+        Some(Entry::Index(index)) if *index < MAX_DEVICES => *index,
+        _ => 0,
+    }
+}
+
 /// Reports that MIG instances are not supported.
 fn report_mig(name: &str) {
     static REPORTED: AtomicBool = AtomicBool::new(false);
@@ -190,13 +203,7 @@ fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>>
     if order != Order::Configured || needs_uuids {
         return described();
     }
-    // If the first device is selected by its number, its session answers: programs
-    // that share a host's devices by number then have sessions only on their own
-    // device.
-    let first = match entries.and_then(<[Entry]>::first) {
-        Some(Entry::Index(index)) if *index < MAX_DEVICES => *index,
-        _ => 0,
-    };
+    let first = answering(entries);
     let session = match session(first) {
         Err(_) if first > 0 => session(0)?,
         opened => opened?,
@@ -284,11 +291,34 @@ pub fn snapshot(device: CUdevice) -> Result<&'static Snapshot> {
 /// The version of the host's driver. Programs query it before cuInit, and even if they
 /// see no device. Without a host it is that of this interface.
 fn driver_version() -> i32 {
-    let known = snapshot(0).map(|snapshot| snapshot.driver_version);
+    let known = match is_initialized() {
+        true => snapshot(0).map(|snapshot| snapshot.driver_version),
+        false => version_before_init(),
+    };
     known
         .ok()
         .filter(|version| *version > 0)
         .unwrap_or(INTERFACE_VERSION)
+}
+
+/// The version of the host's driver, queried over a short-lived connection: with a session, a
+/// child that the program forks before cuInit could not use CUDA.
+fn version_before_init() -> Result<i32> {
+    static VERSION: OnceLock<i32> = OnceLock::new();
+    if let Some(version) = VERSION.get() {
+        return Ok(*version);
+    }
+    let entries = entries();
+    if let Some([] | [Entry::Mig(_), ..]) = entries.as_deref() {
+        return Err(Status::NO_DEVICE);
+    }
+    let first = answering(entries.as_deref());
+    let monitor = match monitor(first) {
+        Err(_) if first > 0 => monitor(0)?,
+        opened => opened?,
+    };
+    let version = monitor.snapshot()?.driver_version;
+    Ok(*VERSION.get_or_init(|| version))
 }
 
 pub(super) fn find_by_bus_id(wanted: &str) -> Result<CUdevice> {

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use paragpu_client::objects::graph::HostCall;
+use paragpu_client::sys::bare_call;
 use paragpu_protocol::status::Status;
 
 use super::Result;
@@ -11,7 +12,7 @@ use super::Result;
 /// A function of the program that a graph calls.
 #[derive(Clone, Copy)]
 struct Call {
-    function: unsafe extern "C" fn(*mut c_void),
+    function: bare_call::HostFunction,
     argument: *mut c_void,
 }
 // SAFETY: the caller of `host_call` allows the call from any thread.
@@ -22,7 +23,7 @@ unsafe impl Sync for Call {}
 impl Call {
     fn run(&self) {
         // SAFETY: the caller of `host_call` promises this.
-        unsafe { (self.function)(self.argument) }
+        unsafe { bare_call::call(self.function, self.argument) }
     }
 }
 

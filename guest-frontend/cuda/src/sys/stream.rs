@@ -12,6 +12,7 @@ use paragpu_abi::{
 use paragpu_client::Session;
 use paragpu_client::objects::preference::Limits;
 use paragpu_client::objects::stream_attributes;
+use paragpu_client::sys::bare_call;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
@@ -257,7 +258,7 @@ pub(crate) unsafe fn cuLaunchHostFunc(
         Box::new(move || {
             let argument = argument;
             // SAFETY: the program registered this function to be called with this argument.
-            unsafe { function(argument.0) }
+            unsafe { bare_call::call(function, argument.0) }
         }),
     )
 }
@@ -297,7 +298,10 @@ pub(crate) fn cuStreamAddCallback(
             let (argument, handle) = (argument, handle);
             let status = session.check().err().unwrap_or(Status::SUCCESS);
             // SAFETY: the program registered this function to be called with this argument.
-            unsafe { function(handle.0, status.0.cast_signed(), argument.0) }
+            unsafe {
+                let status = status.0.cast_signed();
+                bare_call::call_with_status(function, handle.0, status, argument.0);
+            }
         }),
     )
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use paragpu_abi::{
     CU_GRAPH_USER_OBJECT_MOVE, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, CUgraph, CUhostFn, CUuserObject,
 };
-use paragpu_client::objects::user_object::UserObject;
+use paragpu_client::objects::user_object::{self, UserObject};
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
@@ -45,6 +45,7 @@ pub(crate) unsafe fn cuUserObjectCreate(
     let references = some(references)?;
     // SAFETY: the caller upholds the contract of `host_call`.
     let destroy = unsafe { host_call::host_call(destroy, data) }?;
+    user_object::start()?;
     out.put(objects::insert_with(|handle| {
         let ended = Box::new(move || {
             let handle = usize::try_from(handle).unwrap_or(0);

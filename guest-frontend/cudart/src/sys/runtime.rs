@@ -203,12 +203,13 @@ fn start() -> Result<Runtime> {
     let Library { driver, shown, .. } = library;
     // SAFETY: the arguments meet the requirements of the driver's manual.
     unsafe {
+        // First: without its session the version needs a connection of its own.
+        driver.cuInit(0)?;
         let mut version = 0;
         driver.cuDriverGetVersion(&mut version)?;
         if version < OLDEST_DRIVER {
             return fail(abi::cudaErrorInsufficientDriver);
         }
-        driver.cuInit(0)?;
         let mut count = 0;
         driver.cuDeviceGetCount(&mut count)?;
         let mut devices = Vec::new();

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_char, c_uint};
 use std::ptr::null_mut;
-use std::sync::Once;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use paragpu_client::sys::process;
@@ -15,11 +15,11 @@ use crate::code::{Code, Result};
 use crate::devices::Devices;
 
 static USERS: AtomicU32 = AtomicU32::new(0);
-/// Null until this process needs devices.
-static DEVICES: AtomicPtr<Devices> = AtomicPtr::new(null_mut());
+/// Null until this process needs devices, if the kernel wipes no page in its children.
+static UNWIPED: AtomicPtr<Devices> = AtomicPtr::new(null_mut());
 
 extern "C" fn in_child() {
-    DEVICES.store(null_mut(), Ordering::Release);
+    UNWIPED.store(null_mut(), Ordering::Release);
 }
 
 fn at_end() {
@@ -33,16 +33,22 @@ pub(crate) fn is_initialized() -> bool {
 
 /// The devices of this process.
 pub(crate) fn devices() -> &'static Devices {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    /// Null in a child, also in one of `_Fork` or clone(2), for which no handler runs.
+    static OWN: OnceLock<&'static AtomicPtr<Devices>> = OnceLock::new();
+    let own = OWN.get_or_init(|| {
+        process::at_end(at_end);
+        if let Some(page) = process::wiped_on_fork() {
+            // SAFETY: aligned, null, and in a page that nothing else uses and that stays mapped.
+            return unsafe { page.cast().as_ref() };
+        }
         // SAFETY: the handler only stores to an atomic, which is safe after fork.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        process::at_end(at_end);
+        &UNWIPED
     });
-    let current = DEVICES.load(Ordering::Acquire);
+    let current = own.load(Ordering::Acquire);
     let current = if current.is_null() {
         let new = Box::into_raw(Box::default());
-        match DEVICES.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+        match own.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
             Err(other) => {
                 // SAFETY: it was created above, and never published.
