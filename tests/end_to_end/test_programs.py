@@ -328,7 +328,7 @@ class Programs(unittest.TestCase):
                 run = self.daemon.run(program, communicator)
                 self.assertEqual(run.output.splitlines()[-1], "cudaErrorAssert", run.errors)
                 self.assertEqual(sorted(run.output.splitlines())[1:], [f"thread {number}" for number in range(4)])
-                failed = r"program\.cu:4: .*check.*: block: \[0,0,0\], thread: \[(\d),0,0\] Assertion `threadIdx.x < limit` failed\.\n"
+                failed = r"(?m)^\S*program\.cu:4: .*check.*: block: \[0,0,0\], thread: \[(\d),0,0\] Assertion `threadIdx.x < limit` failed\.\n"
                 self.assertEqual(re.findall(failed, run.errors), ["2", "3"], run.errors)
 
     def test_registered_memory_of_a_program_that_forks(self):
