@@ -1,5 +1,6 @@
 //! The properties of the software GPU: device attributes, limits, occupancy.
 
+use crate::program::RESERVED_SHARED;
 use paragpu_abi as abi;
 use paragpu_device::{Error, Snapshot};
 use paragpu_protocol::status::Status;
@@ -61,8 +62,6 @@ pub const SHARED: u32 = 48 << 10;
 pub const SHARED_OPTIN: u32 = 227 << 10;
 /// Bytes of shared memory of a multiprocessor.
 pub const SHARED_SM: u32 = 228 << 10;
-/// Bytes of shared memory that the system reserves in each block.
-pub const SHARED_RESERVED: u32 = 1 << 10;
 /// Bytes of the units in which blocks get shared memory (`cuda_occupancy.h`).
 pub const SHARED_UNIT: u32 = 128;
 /// Domain of its PCI address. It is one in which no machine has devices, because NCCL looks
@@ -189,7 +188,7 @@ impl Options {
             ),
             at(
                 abi::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK,
-                SHARED_RESERVED,
+                RESERVED_SHARED.into(),
             ),
             // Stream memory operations of 64 bits, and waits for NOR.
             at(abi::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1),
@@ -298,7 +297,7 @@ pub fn occupancy(threads: u32, shared: u64) -> u32 {
         return 0;
     }
     let warps = threads.div_ceil(32);
-    let each = (shared + u64::from(SHARED_RESERVED)).next_multiple_of(SHARED_UNIT.into());
+    let each = (shared + u64::from(RESERVED_SHARED)).next_multiple_of(SHARED_UNIT.into());
     let by_shared = u64::from(SHARED_SM) / each;
     BLOCKS_SM.min(THREADS_SM / 32 / warps).min(by_shared as u32)
 }
@@ -311,5 +310,6 @@ pub fn shared_of_each(blocks: u32, threads: u32) -> u32 {
         return 0;
     }
     let each = (SHARED_SM / blocks) & !(SHARED_UNIT - 1);
-    each.saturating_sub(SHARED_RESERVED).min(SHARED_OPTIN)
+    each.saturating_sub(RESERVED_SHARED.into())
+        .min(SHARED_OPTIN)
 }
