@@ -1,6 +1,5 @@
 //! The properties of the software GPU: device attributes, limits, occupancy.
 
-use crate::program::RESERVED_SHARED;
 use paragpu_abi as abi;
 use paragpu_device::{Error, Snapshot};
 use paragpu_protocol::status::Status;
@@ -62,6 +61,10 @@ pub const SHARED: u32 = 48 << 10;
 pub const SHARED_OPTIN: u32 = 227 << 10;
 /// Bytes of shared memory of a multiprocessor.
 pub const SHARED_SM: u32 = 228 << 10;
+/// Bytes of a block's shared memory that CUDA's libraries have for themselves, as on
+/// compute capability 8.0 and later: groups of several warps (cooperative groups)
+/// synchronize there.
+pub const RESERVED_SHARED: u16 = 1024;
 /// Bytes of the units in which blocks get shared memory (`cuda_occupancy.h`).
 pub const SHARED_UNIT: u32 = 128;
 /// Domain of its PCI address. It is one in which no machine has devices, because NCCL looks

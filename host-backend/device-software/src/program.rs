@@ -5,9 +5,15 @@
 //! Constants are rows as well, filled when a frame is entered, so that every operand of
 //! every instruction is a row number.
 
+mod access;
+mod call;
 mod function;
+mod register;
 
+pub use access::{Access, Address, AtomOp, Atomic, Extend, MemSpace, Wide, WideOp};
+pub use call::{Call, CallTarget, RuntimeCall};
 pub use function::{Bounds, Constants, Func};
+pub use register::Reg;
 
 use crate::exec::fragment::Matrix;
 use crate::exec::video::Video;
@@ -76,191 +82,6 @@ pub struct Inst {
     pub imm: u64,
 }
 
-/// A row of either width.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reg {
-    /// 32-bit row.
-    R32(u32),
-    /// 64-bit row.
-    R64(u32),
-    /// Predicate.
-    P(u32),
-}
-
-/// How a loaded value fills its register.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extend {
-    /// Zero.
-    Zero,
-    /// Sign, up to this many bits of the register.
-    Sign,
-}
-
-/// State space of an access after decoding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemSpace {
-    /// Determined by the address.
-    Generic,
-    /// Device memory (global and constant).
-    Global,
-    /// The block's shared memory.
-    Shared,
-    /// The thread's own memory.
-    Local,
-    /// The kernel's parameters.
-    Param,
-}
-
-/// Address operand: `base + offset`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Address {
-    /// Space.
-    pub space: MemSpace,
-    /// Base register, if any.
-    pub base: Option<Reg>,
-    /// Bytes added.
-    pub offset: i64,
-    /// Whether the offset is relative to the frame's base in local memory.
-    pub frame: bool,
-}
-
-/// A load or store.
-#[derive(Debug, Clone)]
-pub struct Access {
-    /// Where.
-    pub address: Address,
-    /// Bytes of one element: 1, 2, 4, 8.
-    pub width: u8,
-    /// How loads extend.
-    pub extend: Extend,
-    /// Register bits of the destination when narrower than its row: 16 or 8, else 0.
-    pub narrow: u8,
-    /// Element registers; `None` for `_`, which only loads have.
-    pub regs: Vec<Option<Reg>>,
-    /// Whether it is volatile, relaxed, acquire, release or `cv`, which is a sign of waiting.
-    pub ordered: bool,
-}
-
-impl Access {
-    /// The row, if the access is of one whole 32-bit register.
-    #[inline(always)]
-    #[must_use]
-    pub fn word(&self) -> Option<u32> {
-        match (self.regs.as_slice(), self.width, self.narrow) {
-            ([Some(Reg::R32(row))], 4, 0) => Some(*row),
-            _ => None,
-        }
-    }
-
-    /// The parts of a vector: the offset and size of each, and the registers of its lower and
-    /// upper 8 bytes. A lane accesses a part at once, as on NVIDIA's devices: programs use
-    /// vectors as messages between blocks.
-    #[inline(always)]
-    pub fn parts(&self) -> impl Iterator<Item = (u64, u8, &[Option<Reg>], &[Option<Reg>])> {
-        let count = 8 / usize::from(self.width);
-        let parts = self.regs.chunks(2 * count).enumerate();
-        parts.map(move |(n, regs)| {
-            let (low, high) = regs.split_at(count.min(regs.len()));
-            (16 * n as u64, self.width * regs.len() as u8, low, high)
-        })
-    }
-
-    /// The bits of an element.
-    #[inline(always)]
-    #[must_use]
-    pub fn mask(&self) -> u64 {
-        u64::MAX >> (64 - 8 * u32::from(self.width))
-    }
-}
-
-/// Atomic operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum AtomOp {
-    Add,
-    MinU,
-    MinS,
-    MaxU,
-    MaxS,
-    And,
-    Or,
-    Xor,
-    Inc,
-    Dec,
-    Exch,
-    Cas,
-    AddF32,
-    /// Subnormal operands and results become zero of the same sign.
-    AddF32Z,
-    AddF64,
-    AddF16,
-    AddF16x2,
-    AddBf16,
-    AddBf16x2,
-    MinF16,
-    MinF16x2,
-    MinBf16,
-    MinBf16x2,
-    MaxF16,
-    MaxF16x2,
-    MaxBf16,
-    MaxBf16x2,
-}
-
-impl AtomOp {
-    /// The operation as global memory does it: a sum of singles flushes subnormals there,
-    /// and in shared memory it does not.
-    #[must_use]
-    pub fn in_global(self) -> Self {
-        match self {
-            Self::AddF32 => Self::AddF32Z,
-            op => op,
-        }
-    }
-}
-
-/// An atomic read-modify-write.
-#[derive(Debug, Clone)]
-pub struct Atomic {
-    /// Operation.
-    pub op: AtomOp,
-    /// Where.
-    pub address: Address,
-    /// Bytes: 2, 4 or 8.
-    pub width: u8,
-    /// Old value; none for `red`.
-    pub d: Option<Reg>,
-    /// Operand.
-    pub b: Reg,
-    /// New value of a compare-and-swap (`b` is then what is compared).
-    pub c: Option<Reg>,
-}
-
-/// What an atomic access of 128 bits does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum WideOp {
-    Load,
-    Store,
-    Exch,
-    Cas,
-}
-
-/// An atomic access of 128 bits. Each register is two rows of 64 bits, the low one first.
-#[derive(Debug, Clone)]
-pub struct Wide {
-    /// Operation.
-    pub op: WideOp,
-    /// Where.
-    pub address: Address,
-    /// Old value; unused by stores.
-    pub d: [u32; 2],
-    /// Operand; unused by loads.
-    pub b: [u32; 2],
-    /// New value of a compare-and-swap (`b` is then what is compared).
-    pub c: [u32; 2],
-}
-
 /// Special registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -305,11 +126,6 @@ pub enum Special {
     IsExplicitCluster,
 }
 
-/// Bytes of a block's shared memory that CUDA's libraries have for themselves, as on
-/// compute capability 8.0 and later: groups of several warps (cooperative groups)
-/// synchronize there.
-pub const RESERVED_SHARED: u16 = 1024;
-
 /// How a shuffle picks its source lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -352,121 +168,6 @@ pub enum BarReduce {
     Popc { d: u32, p: u32, negate: bool },
     And { d: u32, p: u32, negate: bool },
     Or { d: u32, p: u32, negate: bool },
-}
-
-/// The target of a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CallTarget {
-    /// Function of this module by index.
-    Function(usize),
-    /// Address in a 64-bit row.
-    Indirect(u32),
-    /// `vprintf(format, arguments)`.
-    Printf,
-    /// `__assertfail(message, file, line, function, charSize)`.
-    AssertFail,
-    /// `malloc(size)`.
-    Malloc,
-    /// `__nv_aligned_device_malloc(size, alignment)`.
-    AlignedMalloc,
-    /// `free(address)`.
-    Free,
-    /// `cudaGraphSetConditional(handle, value)`.
-    SetConditional,
-    /// A function of CUDA's device runtime.
-    Runtime(RuntimeCall),
-}
-
-/// The functions of CUDA's device runtime (cuda_device_runtime_api.h), whose names begin
-/// with `__cudaCDP2`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RuntimeCall {
-    /// `GetParameterBufferV2(kernel, grid, block, shared)`.
-    GetParameterBuffer,
-    /// `LaunchDeviceV2(buffer, stream)`.
-    Launch,
-    /// `MemcpyAsync(to, from, size, kind, stream)`.
-    Copy,
-    /// `MemsetAsync(to, value, size, stream)`.
-    Fill,
-    /// `Memcpy2DAsync(to, pitch, from, pitch, width, rows, kind, stream)`.
-    CopyRows,
-    /// `Memset2DAsync(to, pitch, value, width, rows, stream)`.
-    FillRows,
-    /// `GetLastError()`.
-    GetLastError,
-    /// `PeekAtLastError()`.
-    PeekAtLastError,
-    /// `Malloc(address, size)`.
-    Malloc,
-    /// `Free(address)`.
-    Free,
-    /// `GetDevice(number)`.
-    GetDevice,
-    /// `GetDeviceCount(count)`.
-    GetDeviceCount,
-    /// `StreamCreateWithFlags(stream, flags)`, `EventCreateWithFlags(event, flags)`.
-    Create,
-    /// Other functions of streams and events, which do nothing: a block's launches run one
-    /// after another, whatever the stream.
-    Nothing,
-}
-
-impl RuntimeCall {
-    /// The function with this name, with the sizes of its arguments and results.
-    #[must_use]
-    pub fn of(name: &str) -> Option<(Self, &'static [u32], &'static [u32])> {
-        let name = name.strip_prefix("__cudaCDP2")?;
-        let name = name.strip_suffix("_ptsz").unwrap_or(name);
-        let (call, takes): (Self, &'static [u32]) = match name {
-            "GetParameterBufferV2" => {
-                return Some((Self::GetParameterBuffer, &[8, 12, 12, 4], &[8]));
-            }
-            "LaunchDeviceV2" => (Self::Launch, &[8, 8]),
-            "MemcpyAsync" => (Self::Copy, &[8, 8, 8, 4, 8]),
-            "MemsetAsync" => (Self::Fill, &[8, 4, 8, 8]),
-            "Memcpy2DAsync" => (Self::CopyRows, &[8, 8, 8, 8, 8, 8, 4, 8]),
-            "Memset2DAsync" => (Self::FillRows, &[8, 8, 4, 8, 8, 8]),
-            "GetLastError" => (Self::GetLastError, &[]),
-            "PeekAtLastError" => (Self::PeekAtLastError, &[]),
-            "Malloc" => (Self::Malloc, &[8, 8]),
-            "Free" => (Self::Free, &[8]),
-            "GetDevice" => (Self::GetDevice, &[8]),
-            "GetDeviceCount" => (Self::GetDeviceCount, &[8]),
-            "StreamCreateWithFlags" | "EventCreateWithFlags" => (Self::Create, &[8, 4]),
-            "StreamDestroy" | "EventDestroy" => (Self::Nothing, &[8]),
-            "StreamWaitEvent" | "EventRecordWithFlags" => (Self::Nothing, &[8, 8, 4]),
-            "EventRecord" => (Self::Nothing, &[8, 8]),
-            _ => return None,
-        };
-        Some((call, takes, &[4]))
-    }
-
-    /// Whether it launches further work.
-    #[must_use]
-    pub fn launches(self) -> bool {
-        matches!(
-            self,
-            Self::Launch | Self::Copy | Self::Fill | Self::CopyRows | Self::FillRows
-        )
-    }
-
-    /// Whether it uses the module's heap.
-    #[must_use]
-    pub fn uses_heap(self) -> bool {
-        matches!(self, Self::GetParameterBuffer | Self::Malloc | Self::Free)
-    }
-}
-
-/// A call: copies of parameters are byte ranges of local memory, relative to the frames.
-#[derive(Debug, Clone)]
-pub struct Call {
-    /// The target.
-    pub target: CallTarget,
-    /// Offset in the caller's frame and size of each argument.
-    pub args: Vec<(u32, u32)>,
-    /// Offset in the caller's frame and size of each returned value.
-    pub returns: Vec<(u32, u32)>,
 }
 
 /// Geometry of a texture access.

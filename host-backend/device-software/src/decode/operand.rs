@@ -2,7 +2,8 @@
 
 use super::function_state::Storage;
 use super::{Decoder, Result, Symbol};
-use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Op, RESERVED_SHARED, Reg, Special};
+use crate::attributes::RESERVED_SHARED;
+use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Op, Reg, Special};
 use crate::ptx::ast::{Operand, Type};
 
 /// The meaning of a name that is not a register.

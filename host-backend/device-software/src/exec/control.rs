@@ -3,11 +3,12 @@
 use super::block::Env;
 use super::printf;
 use super::warp::{Flow, State, Warp};
+use crate::attributes::RESERVED_SHARED;
 use crate::error::Fault;
 use crate::program::{
     Call, CallTarget, Ext, FUNCTION_BASE, FUNCTION_STRIDE, MemSpace, Reg, Special,
 };
-use crate::program::{LOCAL_WINDOW, PARAM_WINDOW, RESERVED_SHARED, SHARED_WINDOW, WINDOW_SHIFT};
+use crate::program::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_SHIFT};
 use std::io::Write as _;
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

@@ -2,7 +2,7 @@
 
 use crate::common::{Arg, Gpu, STREAM, module};
 use paragpu_device::conformance::settle;
-use paragpu_device::{ArrayId, CopyEnd, TextureResource};
+use paragpu_device::{ArrayId, CopyEnd, TextureId, TextureResource};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{ArrayShape, LevelsLayers, ResourceView, Sampling};
 
@@ -147,18 +147,27 @@ fn cube_maps_are_read_by_direction() {
     }
 }
 
+/// A texture of square levels, the smallest of one texel; `texel` has a level's nth.
+fn mipmapped(gpu: &mut Gpu, levels: u32, texel: impl Fn(u32, u64) -> f32) -> TextureId {
+    let edge = 1u64 << (levels - 1);
+    let array = gpu
+        .device
+        .array_create(&shape([edge, edge, 0], 0, levels))
+        .unwrap();
+    for level in 0..levels {
+        let size = edge >> level;
+        let texels: Vec<f32> = (0..size * size).map(|n| texel(level, n)).collect();
+        fill(gpu, array, level, [size, size, 1], &texels);
+    }
+    gpu.device
+        .texture_create(TextureResource::Array(array), &sampling(0, 8.0), None)
+        .unwrap()
+}
+
 #[test]
 fn gradients_choose_the_level() {
     let mut gpu = Gpu::new();
-    let array = gpu.device.array_create(&shape([8, 8, 0], 0, 4)).unwrap();
-    for (level, size) in [8u64, 4, 2, 1].into_iter().enumerate() {
-        let texels = vec![level as f32; (size * size) as usize];
-        fill(&mut gpu, array, level as u32, [size, size, 1], &texels);
-    }
-    let texture = gpu
-        .device
-        .texture_create(TextureResource::Array(array), &sampling(0, 8.0), None)
-        .unwrap();
+    let texture = mipmapped(&mut gpu, 4, |level, _| level as f32);
     let grad = "tex.grad.2d.v4.f32.f32 {%f0, %f9, %f10, %f11}, [%rd1, {%f1, %f2}], {%f5, %f6}, {%f7, %f8};";
     // A step of 1/8 is one texel of level 0; the longer direction counts.
     let with = |a: f32, b: f32, c: f32, d: f32| [h(), h(), 0.0, 0.0, a, b, c, d];
@@ -196,17 +205,7 @@ fn gradients_choose_the_level() {
 #[test]
 fn integer_coordinates_have_integer_levels() {
     let mut gpu = Gpu::new();
-    let array = gpu.device.array_create(&shape([4, 4, 0], 0, 3)).unwrap();
-    for (level, size) in [4u64, 2, 1].into_iter().enumerate() {
-        let texels: Vec<f32> = (0..size * size)
-            .map(|n| (100 * level as u64 + n) as f32)
-            .collect();
-        fill(&mut gpu, array, level as u32, [size, size, 1], &texels);
-    }
-    let texture = gpu
-        .device
-        .texture_create(TextureResource::Array(array), &sampling(0, 8.0), None)
-        .unwrap();
+    let texture = mipmapped(&mut gpu, 3, |level, n| (100 * u64::from(level) + n) as f32);
     let texel = "cvt.rzi.s32.f32 %r3, %f1; cvt.rzi.s32.f32 %r4, %f2; cvt.rzi.s32.f32 %r5, %f3;
 tex.level.2d.v4.f32.s32 {%f0, %f9, %f10, %f11}, [%rd1, {%r3, %r4}], %r5;";
     let points = [
