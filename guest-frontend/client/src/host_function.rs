@@ -7,9 +7,9 @@
 //! are outstanding, another thread reads frames, so that requests of the host are received
 //! although no thread waits, and a function that blocks does not stop the reading.
 //!
-//! A function may end its thread ([`crate::sys::bare_call`]). Its stream then stands still until
-//! the program launches the next function, which starts the thread again. Until then no function
-//! of the session runs: the program most likely ends, and its functions can run no more.
+//! A function may call `pthread_exit` ([`crate::sys::bare_call`]). Its stream then stalls until
+//! the program launches another function, which restarts the thread. Until then no function of
+//! the session runs: most likely the process is exiting.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;

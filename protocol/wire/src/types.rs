@@ -207,9 +207,17 @@ crate::record! {
         /// Whether these are all changes. If they are more than
         /// [`ShadowChanges::MOST_BYTES`](crate::table::ShadowChanges::MOST_BYTES), there are none.
         complete: bool,
-        /// Runs of bytes in the order of the ranges and of addresses, each: its address (u64),
-        /// its length (u32), the run. They contain every byte that changed, and may contain others.
+        /// [`ChangedRun`]s in the order of the ranges and of addresses. They contain every byte
+        /// that changed, and may contain others.
         runs: Bytes<'a>,
+    }
+
+    /// Bytes in a row that the device changed.
+    ChangedRun<'a> {
+        /// The address of the first.
+        address: u64,
+        /// The bytes.
+        bytes: Bytes<'a>,
     }
 
     /// Names of a module's kernels.

@@ -36,7 +36,7 @@ use crate::sys::memory::{HostRows, HostSlice};
 use crate::sys::process;
 use crate::thread_number::ThreadNumber;
 pub(crate) use pinned::{Content, PinnedMemory};
-pub(crate) use question::{Question, Run};
+pub(crate) use question::Question;
 pub(crate) use reconnect::{Recovery, listen};
 use reply_slots::{Slots, with_slot};
 pub use report_once::report_once;

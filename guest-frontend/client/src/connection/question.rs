@@ -1,10 +1,10 @@
 //! Questions that follow a call which waits for work, and share its round trip.
 
 use paragpu_protocol::call::WireCall;
-use paragpu_protocol::codec::Bytes;
+use paragpu_protocol::codec::{Bytes, Reader};
 use paragpu_protocol::reply::{self, Reply};
 use paragpu_protocol::table::ShadowChanges;
-use paragpu_protocol::types::ChangedRuns;
+use paragpu_protocol::types::{ChangedRun, ChangedRuns};
 
 use super::reply_slots::Lease;
 use super::{Link, Message, encoded};
@@ -37,7 +37,7 @@ impl Question {
 
 impl Answer {
     /// All that has changed; `None` if that is not known.
-    pub(crate) fn runs(&self) -> Option<Vec<Run<'_>>> {
+    pub(crate) fn runs(&self) -> Option<Vec<ChangedRun<'_>>> {
         match reply::decode::<ChangedRuns>(&self.0) {
             Ok(Reply::Done(ChangedRuns {
                 complete: true,
@@ -48,21 +48,14 @@ impl Answer {
     }
 }
 
-/// An address for the host, and bytes from there on.
-pub(crate) type Run<'a> = (u64, &'a [u8]);
-
 /// Decodes the runs of an answer. `None` if they are truncated.
-fn runs_of(mut rest: &[u8]) -> Option<Vec<Run<'_>>> {
-    let mut runs = Vec::new();
-    while !rest.is_empty() {
-        let (address, after) = rest.split_first_chunk()?;
-        let (length, after) = after.split_first_chunk()?;
-        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-        let (run, after) = after.split_at_checked(length)?;
-        runs.push((u64::from_le_bytes(*address), run));
-        rest = after;
+fn runs_of(runs: &[u8]) -> Option<Vec<ChangedRun<'_>>> {
+    let mut reader = Reader::new(runs);
+    let mut found = Vec::new();
+    while reader.remaining() > 0 {
+        found.push(reader.field().ok()?);
     }
-    Some(runs)
+    Some(found)
 }
 
 impl Link {
@@ -125,7 +118,11 @@ mod tests {
         let one = [&7_u64.to_le_bytes()[..], &2_u32.to_le_bytes(), &[1, 2]].concat();
         let two = [&one[..], &9_u64.to_le_bytes(), &0_u32.to_le_bytes()].concat();
         assert_eq!(runs_of(&[]), Some(vec![]));
-        assert_eq!(runs_of(&two), Some(vec![(7, &[1, 2][..]), (9, &[][..])]));
+        let run = |address, bytes| ChangedRun {
+            address,
+            bytes: Bytes(bytes),
+        };
+        assert_eq!(runs_of(&two), Some(vec![run(7, &[1, 2]), run(9, &[])]));
         for end in (0..two.len()).filter(|end| ![0, one.len()].contains(end)) {
             assert_eq!(runs_of(&two[..end]), None, "{end}");
         }

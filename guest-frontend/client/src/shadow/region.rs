@@ -5,13 +5,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::ShadowRead;
+use paragpu_protocol::types::ChangedRun;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::difference::{differing_bytes, differing_units, differing_words, equal_bytes};
 use super::patch::{Patch, WRITE};
-use crate::connection::{Link, Run};
+use crate::connection::Link;
 use crate::error::Result;
 use crate::progress::{Awaited, Progress};
 use crate::sys::memory::{HostRows, HostSlice, PAGE};
@@ -292,14 +294,23 @@ impl Region {
     /// addresses. Removes the writers that were complete then. Does nothing if either side's
     /// changes were agreed on since the inquiry, because the runs may be older or newer than
     /// those: a [`pull`](Self::pull) fetches them.
-    pub(super) fn settle(&self, link: &Link, inquiry: &Inquiry, runs: &[Run]) -> Result<()> {
+    pub(super) fn settle(
+        &self,
+        link: &Link,
+        inquiry: &Inquiry,
+        runs: &[ChangedRun<'_>],
+    ) -> Result<()> {
         let mut state = self.state.lock();
         if state.writers.is_empty() || state.changes != inquiry.changes {
             return Ok(());
         }
         let mut patch = Patch::default();
         let mut end = self.base;
-        for &(address, bytes) in runs {
+        for &ChangedRun {
+            address,
+            bytes: Bytes(bytes),
+        } in runs
+        {
             let length = bytes.len() as u64;
             if !holds(self.base, self.length, address, length) {
                 continue;

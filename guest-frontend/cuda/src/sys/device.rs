@@ -179,12 +179,17 @@ fn entries() -> Option<Vec<Entry>> {
     visible::entries(std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())
 }
 
-/// The device that answers for all. If the first one is selected by its number, it is that:
-/// programs that share a host's devices by number then use only their own device.
-fn answering(entries: Option<&[Entry]>) -> u32 {
-    match entries.and_then(<[Entry]>::first) {
+/// Opens the device that answers for all, by its ordinal. If the first one is selected by its
+/// number, it is that: programs that share a host's devices by number then use only their own
+/// device.
+fn answering<T>(entries: Option<&[Entry]>, open: impl Fn(u32) -> Result<T>) -> Result<T> {
+    let first = match entries.and_then(<[Entry]>::first) {
         Some(Entry::Index(index)) if *index < MAX_DEVICES => *index,
         _ => 0,
+    };
+    match open(first) {
+        Err(_) if first > 0 => open(0),
+        opened => opened,
     }
 }
 
@@ -203,11 +208,7 @@ fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>>
     if order != Order::Configured || needs_uuids {
         return described();
     }
-    let first = answering(entries);
-    let session = match session(first) {
-        Err(_) if first > 0 => session(0)?,
-        opened => opened?,
-    };
+    let session = answering(entries, session)?;
     let numbered = |ordinal| Candidate {
         ordinal,
         uuid: [0; 16],
@@ -312,11 +313,7 @@ fn version_before_init() -> Result<i32> {
     if let Some([] | [Entry::Mig(_), ..]) = entries.as_deref() {
         return Err(Status::NO_DEVICE);
     }
-    let first = answering(entries.as_deref());
-    let monitor = match monitor(first) {
-        Err(_) if first > 0 => monitor(0)?,
-        opened => opened?,
-    };
+    let monitor = answering(entries.as_deref(), monitor)?;
     let version = monitor.snapshot()?.driver_version;
     Ok(*VERSION.get_or_init(|| version))
 }

@@ -24,62 +24,93 @@ fn array_handle(array: &ArrayLevel) -> CUarray {
     found
 }
 
+/// One end of a copy as the program describes it.
+struct End {
+    kind: i32,
+    host: u64,
+    device: u64,
+    array: CUarray,
+    pitch: u64,
+    rows: u64,
+    origin: [u64; 3],
+}
+
+impl End {
+    fn of(end: &CopyNodeEnd) -> Self {
+        let none = Self {
+            kind: 0,
+            host: 0,
+            device: 0,
+            array: std::ptr::null_mut(),
+            pitch: 0,
+            rows: 0,
+            origin: [0; 3],
+        };
+        match *end {
+            CopyNodeEnd::Device {
+                address,
+                pitch,
+                rows,
+            } => Self {
+                kind: CU_MEMORYTYPE_DEVICE,
+                device: address,
+                pitch,
+                rows,
+                ..none
+            },
+            CopyNodeEnd::Host {
+                address,
+                pitch,
+                rows,
+            } => Self {
+                kind: CU_MEMORYTYPE_HOST,
+                host: address,
+                pitch,
+                rows,
+                ..none
+            },
+            CopyNodeEnd::Array { ref array, origin } => Self {
+                kind: CU_MEMORYTYPE_ARRAY,
+                array: array_handle(array),
+                origin,
+                ..none
+            },
+        }
+    }
+}
+
 /// A copy as the program describes copies.
 pub(super) fn describe(copy: &CopyWork) -> CUDA_MEMCPY3D {
     let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let (source, destination) = (End::of(&copy.source), End::of(&copy.destination));
     let [width, height, depth] = copy.extent.map(size);
-    // SAFETY: all zeros is a valid CUDA_MEMCPY3D (null pointers, zero sizes).
-    let mut out: CUDA_MEMCPY3D = unsafe { std::mem::zeroed() };
-    (out.WidthInBytes, out.Height, out.Depth) = (width, height, depth);
-    match &copy.source {
-        CopyNodeEnd::Device {
-            address,
-            pitch,
-            rows,
-        } => {
-            out.srcMemoryType = CU_MEMORYTYPE_DEVICE.cast_unsigned();
-            out.srcDevice = *address;
-            (out.srcPitch, out.srcHeight) = (size(*pitch), size(*rows));
-        }
-        CopyNodeEnd::Host {
-            address,
-            pitch,
-            rows,
-        } => {
-            out.srcMemoryType = CU_MEMORYTYPE_HOST.cast_unsigned();
-            out.srcHost = super::copy::pointer(*address);
-            (out.srcPitch, out.srcHeight) = (size(*pitch), size(*rows));
-        }
-        CopyNodeEnd::Array { array, origin } => {
-            out.srcMemoryType = CU_MEMORYTYPE_ARRAY.cast_unsigned();
-            out.srcArray = array_handle(array);
-            [out.srcXInBytes, out.srcY, out.srcZ] = origin.map(size);
-        }
+    let [source_x, source_y, source_z] = source.origin.map(size);
+    let [x, y, z] = destination.origin.map(size);
+    CUDA_MEMCPY3D {
+        srcXInBytes: source_x,
+        srcY: source_y,
+        srcZ: source_z,
+        srcLOD: 0,
+        srcMemoryType: source.kind.cast_unsigned(),
+        srcHost: super::copy::pointer(source.host),
+        srcDevice: source.device,
+        srcArray: source.array,
+        reserved0: std::ptr::null_mut(),
+        srcPitch: size(source.pitch),
+        srcHeight: size(source.rows),
+        dstXInBytes: x,
+        dstY: y,
+        dstZ: z,
+        dstLOD: 0,
+        dstMemoryType: destination.kind.cast_unsigned(),
+        dstHost: super::copy::pointer(destination.host),
+        dstDevice: destination.device,
+        dstArray: destination.array,
+        reserved1: std::ptr::null_mut(),
+        dstPitch: size(destination.pitch),
+        dstHeight: size(destination.rows),
+        WidthInBytes: width,
+        Height: height,
+        Depth: depth,
     }
-    match &copy.destination {
-        CopyNodeEnd::Device {
-            address,
-            pitch,
-            rows,
-        } => {
-            out.dstMemoryType = CU_MEMORYTYPE_DEVICE.cast_unsigned();
-            out.dstDevice = *address;
-            (out.dstPitch, out.dstHeight) = (size(*pitch), size(*rows));
-        }
-        CopyNodeEnd::Host {
-            address,
-            pitch,
-            rows,
-        } => {
-            out.dstMemoryType = CU_MEMORYTYPE_HOST.cast_unsigned();
-            out.dstHost = super::copy::pointer(*address);
-            (out.dstPitch, out.dstHeight) = (size(*pitch), size(*rows));
-        }
-        CopyNodeEnd::Array { array, origin } => {
-            out.dstMemoryType = CU_MEMORYTYPE_ARRAY.cast_unsigned();
-            out.dstArray = array_handle(array);
-            [out.dstXInBytes, out.dstY, out.dstZ] = origin.map(size);
-        }
-    }
-    out
 }

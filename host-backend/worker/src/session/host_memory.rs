@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Window;
-use paragpu_protocol::codec::Bytes;
+use paragpu_protocol::codec::{Bytes, Field as _};
 use paragpu_protocol::layout::{BULK_TOKEN_BYTES, DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{HostMap, ShadowChanges, ShadowCreate, ShadowJoin};
-use paragpu_protocol::types::ChangedRuns;
+use paragpu_protocol::types::{ChangedRun, ChangedRuns};
 
 use super::gpu::Gpu;
 use super::host_account::HostAccount;
@@ -506,10 +506,12 @@ impl HostMemory {
         for &(address, size) in ranges {
             let (shadow, from) = self.shadow_of(address, size)?;
             let are_few = shadow.changes(from, size, |offset, bytes| {
-                let length = u32::try_from(bytes.len()).unwrap_or(0);
-                runs.extend_from_slice(&(address + (offset - from)).to_le_bytes());
-                runs.extend_from_slice(&length.to_le_bytes());
-                runs.extend_from_slice(bytes);
+                let run = ChangedRun {
+                    address: address + (offset - from),
+                    bytes: Bytes(bytes),
+                };
+                let tail = run.encode(runs);
+                runs.extend_from_slice(tail);
                 runs.len() <= ShadowChanges::MOST_BYTES
             });
             if !are_few {
