@@ -193,7 +193,9 @@ impl Control {
                 flags,
             ) {
                 Ok(received) => break received,
-                Err(rustix::io::Errno::INTR) => {}
+                // If the peer is gone and had not read all, the kernel says so once, before what
+                // the peer had sent.
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
                 Err(rustix::io::Errno::AGAIN) if !wait => return Ok(Received::Nothing),
                 Err(errno) => return Err(errno.into()),
             }
@@ -246,6 +248,27 @@ mod tests {
         ));
         assert!(matches!(
             worker.send(&FromWorker::Started { session: 7 }, &[]),
+            Err(ControlError::Closed)
+        ));
+    }
+
+    #[test]
+    fn the_last_words_of_a_peer_that_left_messages_unread_arrive() {
+        let (daemon, worker) = Control::pair().unwrap();
+        daemon.send(&ToWorker::Query, &[]).unwrap();
+        for session in [7, 8] {
+            worker.send(&FromWorker::Started { session }, &[]).unwrap();
+        }
+        drop(worker);
+        let mut inbox = Inbox::default();
+        for session in [7, 8] {
+            let received = daemon.receive(&mut inbox, false).unwrap();
+            assert_eq!(received, Received::Packet);
+            let message = inbox.message::<FromWorker>().unwrap();
+            assert_eq!(message, FromWorker::Started { session });
+        }
+        assert!(matches!(
+            daemon.receive(&mut inbox, false),
             Err(ControlError::Closed)
         ));
     }
