@@ -3,6 +3,7 @@
 
 mod advice;
 pub mod connect;
+mod pace;
 mod pause;
 mod pinned;
 mod question;

@@ -1,12 +1,13 @@
 //! Reply slots, one for each thread that waits for the host.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use paragpu_protocol::frame::REPLY;
 use parking_lot::{Condvar, Mutex};
 
+use super::pace::Pace;
 use crate::alone::Alone;
 use crate::sys::memory::HostRows;
 
@@ -18,25 +19,13 @@ const WAITING: u32 = 1;
 const DONE: u32 = 2;
 const LOST: u32 = 3;
 
-/// How many launches a thread that says who it is may be ahead of those that the host has
-/// submitted: enough for its next ones to be there whenever the host is ready.
-pub(super) const LAUNCHES_AHEAD: usize = 32;
-
 /// The slot of one waiting thread.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     state: AtomicU32,
     inner: Mutex<Inner>,
     changed: Condvar,
-    launches: Alone<RecentLaunches>,
-}
-
-/// The positions of a thread's last launches that say who it is. Only that thread uses them.
-#[derive(Debug, Default)]
-struct RecentLaunches {
-    positions: [AtomicU64; LAUNCHES_AHEAD],
-    /// Where the next one is stored.
-    next: AtomicUsize,
+    pace: Alone<Mutex<Pace>>,
 }
 
 #[derive(Debug, Default)]
@@ -58,15 +47,9 @@ pub(crate) enum SlotError {
 }
 
 impl Slot {
-    /// Notes a launch of the thread. Returns the position of the one [`LAUNCHES_AHEAD`] before it;
-    /// 0 if there are not so many.
-    pub(crate) fn note_launch(&self, position: u64) -> u64 {
-        let next = self.launches.next.load(Ordering::Relaxed);
-        self.launches
-            .next
-            .store(next.wrapping_add(1), Ordering::Relaxed);
-        let place = self.launches.positions.get(next % LAUNCHES_AHEAD);
-        place.map_or(0, |place| place.swap(position, Ordering::Relaxed))
+    /// The launches of the thread. Only that thread uses them.
+    pub(super) fn pace(&self) -> &Mutex<Pace> {
+        &self.pace
     }
 
     /// Begins a wait of the calling thread for the reply to `call`. The reply

@@ -18,6 +18,7 @@ use paragpu_protocol::layout::{
 use paragpu_protocol::table::StreamSignal;
 
 use super::Link;
+use super::pace::Pace;
 use super::reply_slots::with_slot;
 use crate::error::Result;
 use crate::sys::memory::{load_token, store_token};
@@ -104,31 +105,37 @@ impl Link {
         slot.filter(|slot| *slot < LAUNCHING_THREADS).unwrap_or(0)
     }
 
-    /// Notes a launch of the calling thread `number` at `position`, and waits while the host has not
-    /// submitted the one [`LAUNCHES_AHEAD`](super::reply_slots::LAUNCHES_AHEAD) before it. If that
-    /// takes too long, all later launches follow this one.
+    /// Notes a launch of the calling thread `number` at `position`, and waits while the thread is
+    /// [too far ahead](super::pace) of what the host has submitted. If that takes too long, all
+    /// later launches follow this one.
     pub(crate) fn await_submission(&self, words: &Window, number: u32, position: u64) {
-        let earlier = with_slot(&self.slots, |_, slot| slot.note_launch(position));
-        let Some(earlier) = earlier.filter(|earlier| *earlier != 0) else {
-            return;
-        };
+        with_slot(&self.slots, |_, slot| {
+            let mut pace = slot.pace().lock();
+            // Lower halves of positions.
+            pace.note(position as u32);
+            self.hold_back(&mut pace, words, number, position);
+            pace.returns(Instant::now());
+        });
+    }
+
+    fn hold_back(&self, pace: &mut Pace, words: &Window, number: u32, position: u64) {
         let word = launch_word(number) as usize;
+        let began = Instant::now();
+        let mut now = began;
         let mut polls = 0;
-        let mut began = None;
-        // Lower halves of positions.
-        let is_behind = || load_token(words, word).wrapping_sub(earlier as u32) > u32::MAX / 2;
-        while is_behind() {
+        while pace.holds(load_token(words, word), now) {
             polls += 1;
             if polls < EAGER_POLLS || !polls.is_multiple_of(POLLS_PER_YIELD) {
                 std::hint::spin_loop();
+                now = Instant::now();
                 continue;
             }
             if load_token(words, THREADS_WORD as usize) == 0 {
                 // The host no longer asks, and another one may not tell.
                 return;
             }
-            let began = began.get_or_insert_with(Instant::now);
-            if began.elapsed() > SUBMISSION || self.state.is_ended() {
+            now = Instant::now();
+            if now - began > SUBMISSION || self.state.is_ended() {
                 self.positions.sent.fetch_max(position, Ordering::Relaxed);
                 // If the host knows these words, it asks again.
                 store_token(words, THREADS_WORD as usize, 0);
