@@ -3,12 +3,23 @@
 // Every launch changes a word depending on its position in the order. Every few
 // launches a thread passes its word to its neighbour by an event: the neighbour's
 // stream reads the word of the stream before it. A launch that is lost, doubled or
-// out of order, in any thread, changes the result.
+// out of order, in any thread, changes the result. Afterwards one thread makes and
+// destroys streams with work, while others free memory and wait for the device: they
+// wait for streams that vanish.
 
 #include "common/check.h"
 
+#include <atomic>
 #include <thread>
 #include <vector>
+
+#define CUDA_TRY(call)                    \
+    do {                                  \
+        cudaError_t status_ = (call);     \
+        if (status_ != cudaSuccess) {     \
+            return status_;               \
+        }                                 \
+    } while (0)
 
 constexpr int threads = 8;
 constexpr int group = 50;
@@ -16,6 +27,8 @@ constexpr int group = 50;
 __global__ void step(unsigned *word, unsigned amount) { *word = *word * 3 + amount; }
 
 __global__ void take(unsigned *word, const unsigned *other) { *word = *word * 5 + *other; }
+
+__global__ void add(unsigned *word) { atomicAdd(word, 1u); }
 
 struct Lane {
     cudaStream_t stream;
@@ -39,6 +52,51 @@ static unsigned stepped(unsigned word, unsigned first) {
         word = word * 3 + first + number;
     }
     return word;
+}
+
+// Makes and destroys streams until `over`; adds 1 to the word in each.
+static cudaError_t come_and_go(unsigned *word, const std::atomic<bool> &over, unsigned &streams) {
+    for (; !over; ++streams) {
+        cudaStream_t stream;
+        CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        add<<<1, 1, 0, stream>>>(word);
+        CUDA_TRY(cudaGetLastError());
+        if (streams % 2) {
+            CUDA_TRY(cudaStreamSynchronize(stream));
+        }
+        CUDA_TRY(cudaStreamDestroy(stream));
+    }
+    return cudaSuccess;
+}
+
+static cudaError_t wait_and_free(int times) {
+    for (int at = 0; at < times; ++at) {
+        void *memory;
+        CUDA_TRY(cudaMalloc(&memory, 100));
+        CUDA_TRY(cudaFree(memory));
+        CUDA_TRY(cudaDeviceSynchronize());
+    }
+    return cudaSuccess;
+}
+
+static void wait_beside_streams_that_end(Program &program, unsigned *word, int times) {
+    CUDA_CHECK(cudaMemset(word, 0, sizeof(unsigned)));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    std::atomic<bool> over{false};
+    unsigned streams = 0, got = 0;
+    cudaError_t made = cudaSuccess, other = cudaSuccess;
+    std::thread maker([&] { made = come_and_go(word, over, streams); });
+    std::thread waiter([&] { other = wait_and_free(times); });
+    cudaError_t own = wait_and_free(times);
+    waiter.join();
+    over = true;
+    maker.join();
+    CUDA_CHECK(made);
+    CUDA_CHECK(other);
+    CUDA_CHECK(own);
+    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaMemcpy(&got, word, sizeof(unsigned), cudaMemcpyDeviceToHost));
+    program.expect(got == streams, "a destroyed stream's work is missing");
 }
 
 int main(int argc, char **argv) {
@@ -92,6 +150,7 @@ int main(int argc, char **argv) {
         CUDA_CHECK(cudaMemcpy(got.data(), words, threads * sizeof(unsigned), cudaMemcpyDeviceToHost));
         program.digest(got.data(), threads * sizeof(unsigned));
         program.expect_equal("the words", got.data(), want.data(), threads);
+        wait_beside_streams_that_end(program, words, groups * 200);
     }
     for (Lane &lane : lanes) {
         CUDA_CHECK(cudaStreamDestroy(lane.stream));

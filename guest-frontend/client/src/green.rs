@@ -101,8 +101,8 @@ impl Session {
     /// # Errors
     /// As [`Link::check`](crate::connection::Link::check).
     pub fn destroy_green(&self, green: &Green) -> Result<()> {
-        for stream in self.streams().all(Some(green.handle)) {
-            self.streams().destroy(&stream)?;
+        for stream in &*self.streams().all(Some(green.handle)) {
+            self.streams().destroy(stream)?;
         }
         let (link, _) = self.streams().maker();
         let call = GreenDestroy {

@@ -15,10 +15,11 @@ use crate::event::Event;
 use crate::green::Green;
 use crate::objects::junction::Junction;
 use crate::objects::stream::Stream;
+use crate::stream::Kept;
 
 impl Session {
     /// The streams of a green context, or all streams. Refused if one of them captures.
-    fn not_capturing(&self, of: Option<&Green>) -> Result<Vec<Arc<Stream>>> {
+    fn not_capturing(&self, of: Option<&Green>) -> Result<Kept<'_>> {
         let streams = self.streams().all(of.map(Green::handle));
         let mut refused = Ok(());
         for stream in streams.iter().filter(|stream| stream.is_capturing()) {
@@ -56,7 +57,7 @@ impl Session {
         let streams = self.not_capturing(of)?;
         let mut slot = self.junction(of).stream();
         let junction = self.junction_stream(of, &mut slot)?;
-        for stream in &streams {
+        for stream in &*streams {
             if Arc::ptr_eq(stream, &junction) || self.streams().is_known_idle(stream) {
                 continue;
             }
@@ -87,7 +88,7 @@ impl Session {
         let barrier = self.events().create(CU_EVENT_DISABLE_TIMING)?;
         self.events().record(&barrier, &junction)?;
         let earlier = state.barrier().replace(Arc::clone(&barrier));
-        for stream in &streams {
+        for stream in &*streams {
             if !Arc::ptr_eq(stream, &junction) {
                 self.streams().wait_event(stream, &barrier)?;
             }

@@ -1,5 +1,6 @@
 //! Streams (CUDA Driver API, Stream Management).
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,6 +26,7 @@ use crate::objects::edge::Dependency;
 use crate::objects::event::Event;
 use crate::objects::graph::Graph;
 use crate::objects::junction::Junction;
+use crate::objects::live_streams::Live;
 use crate::objects::preference::{Limits, Value, bytes_of};
 pub use crate::objects::stream::Stream;
 use crate::objects::stream_attributes;
@@ -55,7 +57,7 @@ pub struct Streams {
     /// Position of the last work of destroyed streams that was not known to be complete.
     orphans: Progress,
     /// All existing streams.
-    live: Mutex<Vec<Arc<Stream>>>,
+    live: Mutex<Live>,
     /// Records events of all streams together, and waits in all of them.
     junction: Junction,
     /// Memory shared with the host, with a word for each waiting thread.
@@ -64,6 +66,34 @@ pub struct Streams {
     retired: Retired,
     /// Unused events for waits that sleep.
     alarms: Mutex<Vec<EventHandle>>,
+}
+
+/// Streams that the host has, even if other threads destroy them.
+#[derive(Debug)]
+pub(crate) struct Kept<'a> {
+    owner: &'a Streams,
+    streams: Vec<Arc<Stream>>,
+}
+
+impl Deref for Kept<'_> {
+    type Target = [Arc<Stream>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.streams
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        let mut live = self.owner.live.lock();
+        let handles = self.streams.iter().map(|stream| stream.handle());
+        let destroyed: Vec<_> = handles.filter(|handle| live.release(*handle)).collect();
+        drop(live);
+        for stream in destroyed {
+            // The thread that destroyed it has gone on. What fails here fails every call.
+            let _ = self.owner.post_destroy(stream);
+        }
+    }
 }
 
 impl Streams {
@@ -86,7 +116,7 @@ impl Streams {
             progress,
             unordered: Progress::default(),
             orphans: Progress::default(),
-            live: Mutex::new(vec![Arc::clone(&legacy)]),
+            live: Mutex::new(Live::with(&legacy)),
             junction: Junction::default(),
             window,
             retired: Retired::default(),
@@ -218,11 +248,9 @@ impl Streams {
         }
         let complete = self.progress.complete();
         let live = self.live.lock();
-        let idle = live
-            .iter()
-            .all(|stream| !is_busy(stream.progress(), complete));
+        let idle = live.busy(complete).next().is_none() && self.orphans.posted() <= complete;
         drop(live);
-        if idle && self.orphans.posted() <= complete {
+        if idle {
             self.progress.finish(posted);
         }
     }
@@ -233,14 +261,8 @@ impl Streams {
     /// The error of failed work.
     pub(crate) fn are_idle(&self) -> Result<bool> {
         let complete = self.progress.complete();
-        let busy: Vec<Arc<Stream>> = {
-            let live = self.live.lock();
-            let busy = live.iter();
-            busy.filter(|stream| is_busy(stream.progress(), complete))
-                .cloned()
-                .collect()
-        };
-        for stream in busy {
+        let busy = self.kept(|live| live.busy(complete).cloned().collect());
+        for stream in &*busy {
             let posted = stream.progress().posted();
             let handle = stream.handle();
             match self.link.call(&StreamQuery { stream: handle }) {
@@ -251,16 +273,6 @@ impl Streams {
         }
         self.settle();
         Ok(self.progress.posted() <= self.progress.complete())
-    }
-
-    /// The streams with work that is not known to be complete.
-    fn busy_streams(&self) -> Vec<StreamHandle> {
-        let complete = self.progress.complete();
-        let live = self.live.lock();
-        let busy = live.iter();
-        busy.filter(|stream| is_busy(stream.progress(), complete))
-            .map(|stream| stream.handle())
-            .collect()
     }
 
     /// Waits until the stream's work is complete, by polling a shared word or by a call.
@@ -332,13 +344,18 @@ impl Streams {
         if posted > self.progress.complete() {
             let awaited = Awaited::all(posted);
             let by_call = || self.shadows.call(&ContextSynchronize {}, None, &awaited);
-            let has_orphans = self.orphans.posted() > self.progress.complete();
-            match *self.busy_streams() {
-                [stream] if !has_orphans => self.await_work(stream, by_call)?,
-                ref busy => {
+            let complete = self.progress.complete();
+            let mut has_orphans = false;
+            let busy = self.kept(|live| {
+                has_orphans = self.orphans.posted() > complete;
+                live.busy(complete).cloned().collect()
+            });
+            match &*busy {
+                [stream] if !has_orphans => self.await_work(stream.handle(), by_call)?,
+                busy => {
                     if self.link.sleeps() {
                         busy.iter()
-                            .try_for_each(|&stream| self.sleep_until_done(stream))?;
+                            .try_for_each(|stream| self.sleep_until_done(stream.handle()))?;
                     }
                     by_call()?;
                 }
@@ -390,7 +407,7 @@ impl Streams {
     /// Adds a new stream, which waits for the events that all streams wait for.
     fn add(&self, stream: Stream) -> Result<Arc<Stream>> {
         let stream = Arc::new(stream);
-        self.live.lock().push(Arc::clone(&stream));
+        self.live.lock().streams.push(Arc::clone(&stream));
         self.join(&self.junction, &stream)?;
         Ok(stream)
     }
@@ -404,12 +421,24 @@ impl Streams {
     }
 
     /// The streams of a green context, or all.
-    pub(crate) fn all(&self, of: Option<GreenHandle>) -> Vec<Arc<Stream>> {
-        let live = self.live.lock();
-        let wanted = live
-            .iter()
-            .filter(|stream| of.is_none() || stream.green() == of);
-        wanted.map(Arc::clone).collect()
+    pub(crate) fn all(&self, of: Option<GreenHandle>) -> Kept<'_> {
+        self.kept(|live| {
+            let streams = live.streams.iter();
+            let wanted = streams.filter(|stream| of.is_none() || stream.green() == of);
+            wanted.cloned().collect()
+        })
+    }
+
+    /// Streams that the host has for as long as the result exists, whichever thread destroys them.
+    fn kept(&self, choose: impl FnOnce(&Live) -> Vec<Arc<Stream>>) -> Kept<'_> {
+        let mut live = self.live.lock();
+        let streams = choose(&live);
+        streams.iter().for_each(|stream| live.keep(stream.handle()));
+        drop(live);
+        Kept {
+            owner: self,
+            streams,
+        }
     }
 
     /// Where all streams are recorded, and wait.
@@ -475,19 +504,21 @@ impl Streams {
         {
             self.synchronize(stream)?;
         }
-        let progress = stream.progress();
-        self.live
-            .lock()
-            .retain(|other| !Arc::ptr_eq(other.progress(), progress));
+        let mut live = self.live.lock();
         // Once the stream is gone, only a wait for the whole session can complete its work.
         if !self.is_known_idle(stream) {
-            self.orphans.join(progress.posted());
+            self.orphans.join(stream.progress().posted());
         }
-        self.link
-            .post(&StreamDestroy {
-                stream: stream.handle(),
-            })
-            .map(|_| ())
+        let is_kept = live.remove(stream);
+        drop(live);
+        match is_kept {
+            true => self.link.check(),
+            false => self.post_destroy(stream.handle()),
+        }
+    }
+
+    fn post_destroy(&self, stream: StreamHandle) -> Result<()> {
+        self.link.post(&StreamDestroy { stream }).map(drop)
     }
 
     /// Whether all work of the stream is known to be complete.
@@ -670,12 +701,6 @@ impl Work for Streams {
 /// The call that makes a stream wait for an event. Graph nodes use it with `LEGACY`.
 pub(crate) fn wait_for_event(stream: StreamHandle, event: EventHandle) -> StreamWaitEvent {
     StreamWaitEvent { stream, event }
-}
-
-/// Whether the stream may have work in flight. All work up to `complete` is
-/// complete.
-fn is_busy(stream: &Progress, complete: u64) -> bool {
-    stream.posted() > stream.complete().max(complete)
 }
 
 /// Whether this call runs code whose progress a program can observe: a kernel, a graph or

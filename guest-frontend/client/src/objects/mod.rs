@@ -21,6 +21,7 @@ mod graph_memory_limits;
 mod graph_memory_reuse;
 pub(crate) mod junction;
 mod kernel;
+pub(crate) mod live_streams;
 pub(crate) mod managed_variable;
 mod moved_graph;
 pub mod preference;
