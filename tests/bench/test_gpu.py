@@ -220,10 +220,12 @@ def sanitized(report, names):
         return "not installed"
     with tempfile.TemporaryDirectory(prefix="paragpu-sanitizer-") as folder:
         wrapper = os.path.join(folder, "worker")
+        # paragpud lets its children run programs of the system and of the worker's folder only.
+        worker = shutil.copy(harness.binary("paragpu-worker"), folder)
         with open(wrapper, "w", encoding="utf-8") as script:
             script.write(
                 f'#!/bin/sh\nexec {tool} --tool memcheck --leak-check no --report-api-errors no --log-file {folder}/%p.log '
-                f'{harness.binary("paragpu-worker")} "$@"\n'
+                f'{worker} "$@"\n'
             )
         os.chmod(wrapper, os.stat(wrapper).st_mode | stat.S_IXUSR)
         try:

@@ -104,7 +104,8 @@ class Copies(unittest.TestCase):
                 own = os.path.join(folder, str(session))
                 self.ask("checkpoint", str(session), own, "--end")
                 eventually(lambda: len(self.daemon.sessions()) == 2, "it was checkpointed and ended")
-                self.ask("restore", own)
+                restored = json.loads(self.ask("restore", own, "-o", "json"))
+                self.assertIn(restored["new_session"], [one["id"] for one in self.daemon.sessions()])
         for number in range(3):
             self.tell(guest, f"go {number}")
         again = self.results(guest, 3)

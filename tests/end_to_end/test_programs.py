@@ -29,6 +29,29 @@ int main() {
 }
 """
 
+# The first launch of a kernel behind a host function of another stream, which the program releases after it.
+FIRST = """
+#include <atomic>
+#include <cstdio>
+std::atomic<bool> released;
+__global__ void first(int *value) { *value = 7; }
+__global__ void second(int *value) { *value += 1; }
+int main() {
+    int *memory, value = 0;
+    cudaStream_t held, other;
+    bool fine = !cudaMalloc(&memory, sizeof value) && !cudaStreamCreateWithFlags(&held, cudaStreamNonBlocking);
+    fine = fine && !cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+    fine = fine && !cudaLaunchHostFunc(held, [](void *) { while (!released) {} }, nullptr);
+    first<<<1, 1, 0, other>>>(memory);
+    second<<<1, 1, 0, other>>>(memory);
+    fine = fine && !cudaStreamSynchronize(other);
+    released = true;
+    fine = fine && !cudaDeviceSynchronize() && !cudaMemcpy(&value, memory, sizeof value, cudaMemcpyDeviceToHost);
+    std::printf("%d\\n", value);
+    return !fine;
+}
+"""
+
 # Kernels print or might print in several streams, and the program does after each kind of wait.
 PRINTING = """
 #include <cstdio>
@@ -198,6 +221,23 @@ int main() {
 """
 
 
+# Gives kernels registered memory by the device's address, then by the program's.
+REGISTERED = """
+#include <cstdio>
+#include <cstdlib>
+__global__ void write(int *value) { *value = 7; }
+int main() {
+    int *own = static_cast<int *>(std::aligned_alloc(4096, 4096)), *mapped, may;
+    bool fine = !cudaHostRegister(own, 4096, cudaHostRegisterMapped) && !cudaHostGetDevicePointer((void **)&mapped, own, 0);
+    write<<<1, 1>>>(mapped);
+    fine = fine && !cudaDeviceSynchronize() && *own == 7;
+    fine = fine && !cudaDeviceGetAttribute(&may, cudaDevAttrCanUseHostPointerForRegisteredMem, 0);
+    write<<<1, 1>>>(own);
+    std::printf("%d %d %s\\n", fine, may, cudaGetErrorName(cudaDeviceSynchronize()));
+}
+"""
+
+
 def digest(run):
     """The digest of the results in a program's line."""
     return next(word for word in run.output.split() if word.startswith("digest="))
@@ -267,6 +307,14 @@ class Programs(unittest.TestCase):
                 run = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60)
                 self.assertEqual((run.returncode, run.stdout), (0, f"{want}\n"), run.stderr)
 
+    def test_kernels_that_are_loaded_eagerly_do_not_wait_for_host_functions(self):
+        program = compiled(FIRST, "-cudart", "shared")
+        for communicator in harness.HOST_COMMUNICATORS:
+            with self.subTest(communicator):
+                environment = self.daemon.guest_environment(communicator) | {"CUDA_MODULE_LOADING": "EAGER"}
+                run = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60)
+                self.assertEqual((run.returncode, run.stdout), (0, "8\n"), run.stderr)
+
     def test_both_generations_are_opened_late_in_one_process(self):
         """Their thread-local storage is static, of which the C library has little left after the start."""
         names = [os.path.join(harness.LIBRARIES, f"libcudart.so.{number}") for number in (13, 12)]
@@ -320,6 +368,14 @@ class Programs(unittest.TestCase):
     def test_a_kernel_sees_what_the_processor_writes_to_registered_memory(self):
         run = self.daemon.run(sys.executable, "shm", [GUEST, "registered"])
         self.assertEqual((run.code, run.output), (0, "right\n"), run.errors + self.daemon.log())
+
+    def test_the_address_of_registered_memory_is_explained(self):
+        program = compiled(REGISTERED)
+        for communicator in harness.HOST_COMMUNICATORS:
+            with self.subTest(communicator):
+                run = self.daemon.run(program, communicator)
+                self.assertEqual(run.output, "1 0 cudaErrorIllegalAddress\n", run.errors)
+                self.assertEqual(run.errors.count("the one that cudaHostGetDevicePointer returns"), 1, run.errors)
 
     def test_a_failed_assertion_is_told(self):
         program = compiled(ASSERTION)

@@ -136,6 +136,62 @@ def memory_that_goes_behind_an_endless_kernel(field):
     return cases
 
 
+def array(width, height, levels=0):
+    return dict(width=width, height=height, depth=0, format=0x20, channels=1, flags=2, levels=levels)
+
+
+@attack
+def arrays_that_go_behind_an_endless_kernel(field):
+    """Their memory counts until the kernel ends."""
+    field.again(*LIMITED, "--set=software.threads=2")
+    session = field.session()
+    worker = field.worker(session)
+    field.launch(session, field.kernel(session, ENDLESS))
+    session.call("Ping", value=1)
+    session.socket.settimeout(3)
+    cases = 0
+    try:
+        for number in range(16):
+            cases += 1
+            session.call("ArrayCreate", array=1000 + number, shape=array(1024, 8192))
+            session.call("ArrayDestroy", array=1000 + number)
+    except (wire.Failed, TimeoutError):
+        pass
+    expect(resident(worker) < LIMIT + OWN, f"{resident(worker) >> 20} MiB of arrays that were given up")
+    return cases
+
+
+@attack
+def arrays_that_surfaces_name_after_their_end(field):
+    """A destroyed array has no memory, whatever still names it."""
+    field.again(*LIMITED)
+    session = field.session()
+    worker = field.worker(session)
+    for number in range(16):
+        session.call("ArrayCreate", array=1000 + number, shape=array(1024, 8192))
+        session.call("SurfaceCreate", surface=5000 + number, array=1000 + number, level=0)
+        session.call("ArrayDestroy", array=1000 + number)
+    session.call("ContextSynchronize")
+    expect(resident(worker) < LIMIT + OWN, f"{resident(worker) >> 20} MiB of arrays that were destroyed")
+    return 16
+
+
+@attack
+def arrays_of_a_few_bytes(field):
+    """Each of their levels counts as what it takes."""
+    field.again(*LIMITED)
+    session = field.session()
+    arrays = 0
+    try:
+        while arrays < 20_000:
+            session.call("ArrayCreate", array=1000 + arrays, shape=array(1, 1, levels=18))
+            arrays += 1
+    except wire.Failed as failed:
+        expect(failed.status == 2, f"{failed}")
+    expect(arrays * 18 * 512 <= LIMIT, f"{arrays} arrays of 18 levels")
+    return arrays
+
+
 @attack
 def modules_that_go_give_back_their_variables(field):
     field.again(*LIMITED)

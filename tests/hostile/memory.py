@@ -227,6 +227,76 @@ def a_text_of_semicolons(field):
     return 4
 
 
+HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
+# Texts that a decoder might expand: many branches share a list, many returns store many results,
+# many callers have the reason of one refusal.
+EXPANDED = {
+    "branches": HEAD
+    + ".entry attack(){.reg .b32 r;\nA: T: .branchtargets "
+    + ",".join(["A"] * 30_000)
+    + ";\n"
+    + "brx.idx r,T;" * 10_000
+    + "ret;}",
+    "returns": HEAD + ".func (" + ",".join(f".reg .b32 a{n}" for n in range(500)) + ") f(){" + "ret;" * 20_000 + "}",
+    "refusals": HEAD
+    + ".func f(){"
+    + "a" * 30_000
+    + ";}"
+    + "".join(f".entry e{n}(){{call f;}}" for n in range(10_000)),
+}
+
+
+def written(session, text):
+    """Writes an image, in parts. Returns its hash."""
+    image = text.encode()
+    digest = blake3(image)
+    for offset in range(0, len(image), 200_000):
+        session.call("ImageWrite", hash=digest, size=len(image), offset=offset, data=image[offset : offset + 200_000])
+    return digest
+
+
+@attack
+def texts_that_expand(field):
+    """Decoding takes memory in proportion to the text."""
+    for name, text in EXPANDED.items():
+        field.again(*LIMITED)
+        session = field.session()
+        worker = field.worker(session)
+        digest = written(session, text)
+        try:
+            session.call("ModuleLoad", module=100, hash=digest, options=b"")
+        except wire.Failed as failed:
+            expect(failed.status in (2, 218, 801), f"{name}: {failed}")
+        most = peak(worker)
+        expect(most < LIMIT + OWN, f"{name}: a text of {len(text)} bytes takes {most >> 20} MiB")
+    return len(EXPANDED)
+
+
+@attack
+def names_that_a_link_lengthens(field):
+    """A link gives a private name a short suffix, however many names are taken."""
+    limit = 256 << 20
+    field.again(f"--set=limits.per_vm_host_memory={limit}")
+    session = field.session()
+    worker = field.worker(session)
+    taken = "".join(".visible .global .b8 a$of1" + "_" * n + ";" for n in range(1500))
+    uses = ",".join(["a"] * 800_000)
+    texts = (
+        HEAD + ".global .b8 a;\n" + taken + ".visible .entry attack(){ret;}",
+        HEAD + ".global .b8 a;\n.global .b64 g[800000]={" + uses + "};\n",
+    )
+    inputs = b"".join(
+        wire.encode("LinkInput", dict(kind=1, name="", options=b"", hash=written(session, text))) for text in texts
+    )
+    try:
+        session.call("ImageLink", options=b"", inputs=inputs)
+    except wire.Failed as failed:
+        expect(failed.status == 2, f"{failed}")
+    most = peak(worker)
+    expect(most < limit + OWN, f"a link takes {most >> 20} MiB")
+    return 1
+
+
 @attack
 def links_of_one_image_without_end(field):
     """It is read once, and each input is charged."""

@@ -270,6 +270,36 @@ def parameters_behind_an_endless_kernel(field):
 
 
 @attack
+def modules_that_go_behind_an_endless_kernel(field):
+    """A launch keeps its module's code; what is unloaded counts until then."""
+    limit = 128 << 20
+    field.again(f"--set=limits.per_vm_host_memory={limit}")
+    session = field.session()
+    worker = field.worker(session)
+    field.launch(session, field.kernel(session, ENDLESS))
+    text = ptx("L: " + "@%p1 bra L;" * 20_000, name="attack")
+    image = text.encode() + b"\0"
+    digest = blake3(image)
+    for offset in range(0, len(image), 200_000):
+        part = image[offset : offset + 200_000]
+        session.call("ImageWrite", hash=digest, size=len(image), offset=offset, data=part)
+    loads = 0
+    try:
+        for number in range(1000, 1060, 2):
+            session.call("ModuleLoad", module=number, hash=digest, options=b"")
+            session.call("FunctionGet", function=number + 1, module=number, name="attack")
+            field.launch(session, number + 1)
+            session.call("ModuleUnload", module=number)
+            loads += 1
+    except wire.Failed as failed:
+        expect(failed.status == 2, f"a module is refused: {failed}")
+    expect(loads > 1, "the second module is refused")
+    expect(loads < 30, f"{loads} modules that were unloaded take {resident(worker) >> 20} MiB")
+    expect(resident(worker) < limit + OWN, f"{loads} modules take {resident(worker) >> 20} MiB")
+    return loads
+
+
+@attack
 def objects_that_go_behind_an_endless_kernel(field):
     """What waits for the kernel's end is little, however often something is made and destroyed."""
     field.again("--set=limits.per_vm_host_memory=16MiB")

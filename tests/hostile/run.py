@@ -23,6 +23,7 @@ import crowd
 import doors
 import files
 import frames
+import fuse
 import graphs
 import groups
 import kernels
@@ -39,8 +40,8 @@ import worker
 from field import ATTACKS, Field, Skipped
 
 MODULES = (
-    containers, crowd, doors, files, frames, graphs, groups, kernels, limits, memory, objects, secure, setuid, shapes, sharing,
-    strange, users, worker,
+    containers, crowd, doors, files, frames, fuse, graphs, groups, kernels, limits, memory, objects, secure, setuid, shapes,
+    sharing, strange, users, worker,
 )
 
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import socket
 import ssl
 import struct
@@ -368,9 +369,40 @@ def a_certificate_that_expires(field):
         session = field.session(field.tcp, context=guest)
         session.call("Ping", value=1)
         until("ended", lambda: not field.daemon.sessions())
+        expect("certificate has expired" in last_words(session), "the guest is not told why")
         expect(not enters(field, guest, resumes=session), "it goes on")
         expect("has expired" in field.daemon.log(), "the log does not say why")
     return 2
+
+
+def last_words(session):
+    """What the host prints for a guest before it closes the connection."""
+    said = ""
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while True:
+            kind, _, _, payload = session.receive_frame()
+            if kind == wire.OUTPUT:
+                said += payload[4:].decode()
+    return said
+
+
+@attack
+def a_certificate_of_the_host_that_expires(field):
+    """The daemon says so when it reads it, and no guest trusts it."""
+    with secured(field) as folder:
+        guest = context(folder, "a")
+
+        def is_reported():
+            field.daemon.process.send_signal(signal.SIGHUP)
+            return "tcp.certificate has expired" in field.daemon.log()
+
+        issue(folder, "127.0.0.1", "--renew", "--valid", "1s")
+        until("reported", is_reported)
+        expect(not enters(field, guest), "a guest enters")
+        issue(folder, "127.0.0.1", "--renew")
+        field.daemon.process.send_signal(signal.SIGHUP)
+        until("renewed", lambda: enters(field, guest))
+    return 1
 
 
 @attack

@@ -15,6 +15,61 @@ from files import paragpu
 from shapes import EDGES, MOST, Victim
 
 
+# A kernel that fails an assertion with the text of `m`.
+FAILS = """.version 8.0
+.target sm_80
+.address_size 64
+.extern .func __assertfail (.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);
+.global .align 1 .b8 m[{size}] = {{{bytes}}};
+.visible .entry attack() {{
+.reg .b64 %rd<4>; .reg .b32 %r<2>;
+mov.u64 %rd1, m; cvta.global.u64 %rd2, %rd1; mov.u32 %r1, 7; mov.u64 %rd3, 1;
+{{ .param .b64 p0; .param .b64 p1; .param .b32 p2; .param .b64 p3; .param .b64 p4;
+st.param.b64 [p0], %rd2; st.param.b64 [p1], %rd2; st.param.b32 [p2], %r1; st.param.b64 [p3], %rd2; st.param.b64 [p4], %rd3;
+call.uni __assertfail, (p0, p1, p2, p3, p4); }}
+ret;
+}}
+"""
+
+
+@attack
+def a_log_that_a_guest_fills(field):
+    """What its modules and kernels are told is neither long in the log nor a line of its own, even at the level debug."""
+    cases = 0
+    for level, most in (("info", 64 << 10), ("debug", 1 << 20)):
+        field.again(f"--set=log.level={level}")
+        before = os.path.getsize(field.daemon.log_path)
+        session = field.session()
+        image = b".version 8.0\n.target sm_80\n.address_size 64\n" + b"x" * 100_000 + b";\0"
+        digest = blake3(image)
+        session.call("ImageWrite", hash=digest, size=len(image), offset=0, data=image)
+        for _ in range(100):
+            try:
+                session.call("ModuleLoad", module=100, hash=digest, options=b"")
+                expect(False, "it is loaded")
+            except wire.Failed:
+                cases += 1
+        message = b"\n2026-01-01T00:00:00.000000Z ERROR forged\x1b[31m\r\x07".ljust(2048, b"y") + b"\0"
+        text = FAILS.format(size=len(message), bytes=", ".join(map(str, message)))
+        for _ in range(10):
+            session = field.session()
+            field.launch(session, field.kernel(session, text))
+            try:
+                session.call("ContextSynchronize")
+                expect(False, "the assertion holds")
+            except wire.Failed:
+                cases += 1
+            session.send_frame(wire.GOODBYE, 0, 0, b"")
+            session.close()
+        field.neighbour().call("Ping", value=1)
+        with open(field.daemon.log_path, "rb") as log:
+            written = log.read()[before:]
+        expect(len(written) < most, f"{cases} failures take {len(written)} bytes of the log at the level {level}")
+        expect(b"\x1b" not in written and b"\x07" not in written, "a guest's control characters are in the log")
+        expect(b"\n2026-01-01" not in written, "a guest's line is in the log")
+    return cases
+
+
 @attack
 def readings_of_others(field):
     """A VM sees only its own processes and memory."""

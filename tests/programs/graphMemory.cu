@@ -102,10 +102,27 @@ static void check_refusals(Program &program, cudaGraph_t graph, cudaGraphNode_t 
     program.expect(cudaGraphAddChildGraphNode(&node, other, nullptr, 0, graph) == cudaErrorNotSupported,
                    "a graph with memory became a child");
     CUDA_CHECK(cudaGraphDestroy(other));
-    CUDA_CHECK(cudaGraphAddMemFreeNode(&node, graph, &kernel, 1, memory));
     program.expect(cudaGraphAddMemFreeNode(&node, graph, &kernel, 1, memory) == cudaErrorInvalidValue,
+                   "memory of an instantiated graph got a node that frees it");
+    (void)cudaGetLastError();
+}
+
+// A graph frees its memory once. After an instantiation, it can free only what it allocates later.
+static void check_frees(Program &program, cudaMemAllocNodeParams params) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaGraphNode_t allocation, node;
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    CUDA_CHECK(cudaGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &params));
+    CUDA_CHECK(cudaGraphAddMemFreeNode(&node, graph, &allocation, 1, params.dptr));
+    program.expect(cudaGraphAddMemFreeNode(&node, graph, &allocation, 1, params.dptr) == cudaErrorInvalidValue,
                    "memory is freed twice in a graph");
     (void)cudaGetLastError();
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_CHECK(cudaGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &params));
+    CUDA_CHECK(cudaGraphAddMemFreeNode(&node, graph, &allocation, 1, params.dptr));
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphDestroy(graph));
 }
 
 // The graph allocates; the program reads and frees.
@@ -139,6 +156,7 @@ static void run_nodes(Program &program, size_t count, cudaStream_t stream) {
     program.expect(type == cudaGraphNodeTypeMemAlloc, "an allocation node has a different type");
     CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
     check_refusals(program, graph, kernel, params.dptr);
+    check_frees(program, params);
     for (int round = 0; round < 2; ++round) {
         CUDA_CHECK(cudaGraphLaunch(exec, stream));
         CUDA_CHECK(cudaStreamSynchronize(stream));

@@ -293,6 +293,30 @@ impl Modules {
         Ok(module.keep_function(function))
     }
 
+    /// Looks up all kernels of a module, for programs with `CUDA_MODULE_LOADING=EAGER`. One that
+    /// cannot be looked up fails at its first use. A round trip answers for many kernels.
+    ///
+    /// # Errors
+    /// As [`function_names`](Self::function_names).
+    pub fn load_functions(&self, module: &Module) -> Result<()> {
+        let names = self.function_names(module)?;
+        let unknown = names
+            .iter()
+            .filter(|name| module.known_function(name).is_none());
+        let calls = unknown.map(|name| FunctionGet {
+            function: FunctionHandle(self.handles.next()),
+            module: module.handle(),
+            name: Text(name),
+        });
+        self.link
+            .call_all(&calls.collect::<Vec<_>>(), |call, info| {
+                let function = Function::from_wire(call.function, call.name.0, &info);
+                if is_possible(function.parameters()) {
+                    module.keep_function(function);
+                }
+            })
+    }
+
     /// cuModuleEnumerateFunctions: the names of the module's kernels. The host is queried
     /// once.
     ///

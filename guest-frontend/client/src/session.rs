@@ -252,7 +252,7 @@ impl Session {
                 Arc::clone(&arena),
             ),
             copies,
-            textures: Textures::new(Arc::clone(&link), Arc::clone(&handles)),
+            textures: Textures::new(Arc::clone(&link), Arc::clone(&handles), Arc::clone(&device)),
             graphs: Graphs::new(
                 ordinal,
                 Parts {

@@ -19,9 +19,11 @@ use paragpu_protocol::types::{ArrayShape, TensorMap, TextureSpec};
 use parking_lot::Mutex;
 
 use crate::connection::Link;
+use crate::device::Device;
 use crate::error::Result;
 use crate::handles::Handles;
 pub use crate::objects::array::{Array, ArrayLevel, element_bytes};
+use crate::objects::array_limits;
 
 /// A texture object.
 #[derive(Debug)]
@@ -48,6 +50,7 @@ pub struct Surface {
 pub struct Textures {
     link: Arc<Link>,
     handles: Arc<Handles>,
+    device: Arc<Device>,
     /// Tensor maps by their parameters, because libraries encode the same ones repeatedly.
     maps: Mutex<HashMap<Vec<u8>, [u8; 128]>>,
 }
@@ -58,10 +61,11 @@ const DEFINED_FLAGS: u32 = 0x1ff;
 const MAX_MAPS: usize = 4096;
 
 impl Textures {
-    pub(crate) fn new(link: Arc<Link>, handles: Arc<Handles>) -> Self {
+    pub(crate) fn new(link: Arc<Link>, handles: Arc<Handles>, device: Arc<Device>) -> Self {
         Self {
             link,
             handles,
+            device,
             maps: Mutex::default(),
         }
     }
@@ -96,8 +100,8 @@ impl Textures {
     /// cuArray3DCreate, and with levels cuMipmappedArrayCreate.
     ///
     /// # Errors
-    /// `INVALID_VALUE`, `OUT_OF_MEMORY`; `NOT_SUPPORTED` for formats and flags
-    /// that are not served.
+    /// `INVALID_VALUE`, also for an extent beyond the device's; `OUT_OF_MEMORY`;
+    /// `NOT_SUPPORTED` for formats and flags that are not served.
     pub fn create_array(&self, shape: ArrayShape) -> Result<Arc<Array>> {
         if shape.width == 0
             || !matches!(shape.channels, 1 | 2 | 4)
@@ -115,6 +119,10 @@ impl Textures {
             return Err(Status::NOT_SUPPORTED);
         }
         let element = element_bytes(shape.format, shape.channels).ok_or(Status::NOT_SUPPORTED)?;
+        let device = self.device.snapshot()?;
+        if !array_limits::fits(&shape, |which| device.attribute(which.cast_unsigned())) {
+            return Err(Status::INVALID_VALUE);
+        }
         let handle = ArrayHandle(self.handles.next());
         self.link.call(&ArrayCreate {
             array: handle,

@@ -15,6 +15,7 @@ pub mod coredump;
 pub mod crossing;
 pub mod current;
 pub mod dot;
+pub mod eager_loading;
 pub mod kernel;
 pub mod location;
 pub mod log;

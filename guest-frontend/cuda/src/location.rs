@@ -22,6 +22,20 @@ pub fn is_node(id: c_int) -> bool {
     id == 0 || (id > 0 && listed())
 }
 
+/// The NUMA node of the calling thread. Without NUMA it is node 0.
+pub fn current_node() -> c_int {
+    let processor = rustix::thread::sched_getcpu();
+    let listed = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{processor}"));
+    let mut names = listed
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name());
+    names
+        .find_map(|name| name.to_str()?.strip_prefix("node")?.parse().ok())
+        .unwrap_or(0)
+}
+
 /// The ordinal of the device on which a memory node of a graph allocates.
 pub fn ordinal_of(properties: &cudaMemPoolProps) -> Result<u32> {
     match location_of_pool(properties)? {
@@ -103,5 +117,6 @@ mod tests {
         assert_eq!(resolve(&at(77, 0), PINNED), Err(Status::NOT_SUPPORTED));
         let none = PoolLocation::Managed(Location::INVALID);
         assert_eq!(resolve(&at(NONE, 5), MANAGED), Ok(none));
+        assert!(is_node(current_node()));
     }
 }

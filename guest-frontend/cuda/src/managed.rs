@@ -31,6 +31,7 @@ impl Location {
     pub const INVALID: Self = Self { kind: 0, id: 0 };
     const DEVICE: i32 = 1;
     const HOST: i32 = 2;
+    const HOST_NUMA: i32 = 3;
 
     /// A device of the guest, by its ordinal.
     #[must_use]
@@ -47,6 +48,15 @@ impl Location {
         Self {
             kind: Self::HOST,
             id: 0,
+        }
+    }
+
+    /// A NUMA node of the host.
+    #[must_use]
+    pub fn node(number: i32) -> Self {
+        Self {
+            kind: Self::HOST_NUMA,
+            id: number,
         }
     }
 

@@ -144,6 +144,9 @@ pub enum Command {
     End {
         /// The session's number in `paragpu list`.
         session: u64,
+        /// Output format.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
     },
     /// Gives a session or a VM a share of its GPU's time, until it ends.
     ///
@@ -495,7 +498,11 @@ pub enum ConfigCommand {
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
-    /// Checks the configuration and reports the first error.
+    /// Checks the configuration and reports the first error, if any.
+    ///
+    /// Reads the certificates that the configuration names, too. Does not try to
+    /// listen on its addresses and sockets, and does not look for its groups, worker
+    /// program and GPUs.
     Check {
         /// Configuration of the guest or the host [default: both].
         side: Option<Side>,

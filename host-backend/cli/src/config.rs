@@ -1,7 +1,9 @@
 //! Shows and checks the two configurations.
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use paragpu_communicator_secure::{CertificateError, Credentials, Files, KeyLifetime};
 use paragpu_config::guest::Guest;
 use paragpu_config::host::Host;
 use paragpu_config::{Configuration, Sources, example};
@@ -12,10 +14,9 @@ use crate::error::{self, Error, print, print_json};
 
 /// One key, as `show` prints it.
 #[derive(Debug, Serialize)]
-struct Entry {
+struct Entry<V> {
     key: String,
-    /// As TOML.
-    value: String,
+    value: V,
     origin: String,
     /// `None` of a key in a section that has a name.
     variable: Option<String>,
@@ -34,8 +35,12 @@ pub fn run(command: &ConfigCommand) -> Result<ExitCode, Error> {
             for side in sides {
                 let sources = |system: Sources| file.clone().map_or(system, Sources::only);
                 good &= match side {
-                    Side::Guest => check::<Guest>("guest", &sources(Sources::system::<Guest>())),
-                    Side::Host => check::<Host>("host", &sources(Sources::system::<Host>())),
+                    Side::Guest => {
+                        check::<Guest>("guest", &sources(Sources::system::<Guest>()), of_guest)
+                    }
+                    Side::Host => {
+                        check::<Host>("host", &sources(Sources::system::<Host>()), of_host)
+                    }
                 }?;
             }
             if !good {
@@ -52,7 +57,7 @@ pub fn run(command: &ConfigCommand) -> Result<ExitCode, Error> {
 
 fn show<T: Configuration>(output: Output) -> Result<(), Error> {
     let loaded = Sources::system::<T>().load::<T>()?;
-    let entries: Vec<Entry> = loaded
+    let entries: Vec<Entry<_>> = loaded
         .entries()
         .into_iter()
         .map(|entry| Entry {
@@ -67,14 +72,66 @@ fn show<T: Configuration>(output: Output) -> Result<(), Error> {
     }
     let mut table = crate::sessions::table(&["KEY", "VALUE", "FROM"]);
     for entry in entries {
-        table.add_row([entry.key, entry.value, entry.origin]);
+        table.add_row([entry.key, entry.value.to_string(), entry.origin]);
     }
     print(crate::sessions::lines(&table))
 }
 
-fn check<T: Configuration>(name: &str, sources: &Sources) -> Result<bool, Error> {
+/// The certificates of a guest.
+fn of_guest(guest: &Guest) -> Vec<Files<'_>> {
+    let tcp = &guest.tcp;
+    vec![Files {
+        key_shared: tcp.key_shared,
+        ..Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key)
+    }]
+}
+
+/// The certificates of a host, for guests and for other hosts.
+fn of_host(host: &Host) -> Vec<Files<'_>> {
+    let (tcp, others) = (&host.tcp, &host.migration);
+    vec![
+        Files::new("tcp", &tcp.ca, &tcp.certificate, &tcp.key),
+        Files::new("migration", &others.ca, &others.certificate, &others.key),
+    ]
+}
+
+/// The problem of a certificate that is configured. Returns the first of its files that this
+/// user may not read, which says nothing about the user that it is for.
+fn problem(files: Files<'_>) -> Result<Option<&Path>, CertificateError> {
+    if files.ca.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let closed = |path: &&Path| {
+        let opened = std::fs::File::open(path);
+        opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    };
+    let mut all = [files.ca, files.certificate, files.key].into_iter();
+    match all.find(closed) {
+        Some(path) => Ok(Some(path)),
+        None => Credentials::load(files, KeyLifetime::Replaceable).map(|_| None),
+    }
+}
+
+fn check<T: Configuration>(
+    name: &str,
+    sources: &Sources,
+    certificates: fn(&T) -> Vec<Files<'_>>,
+) -> Result<bool, Error> {
     match sources.load::<T>() {
         Ok(loaded) => {
+            let mut unread = String::new();
+            for files in certificates(&loaded.values) {
+                match problem(files) {
+                    Ok(None) => {}
+                    Ok(Some(path)) => {
+                        unread += &format!("; this user cannot read {}", path.display());
+                    }
+                    Err(error) => {
+                        print(format!("{name}: {}\n", error::chain(&error)))?;
+                        return Ok(false);
+                    }
+                }
+            }
             let files: Vec<_> = loaded
                 .files
                 .iter()
@@ -85,7 +142,7 @@ fn check<T: Configuration>(name: &str, sources: &Sources) -> Result<bool, Error>
             } else {
                 files.join(", ")
             };
-            print(format!("{name}: good ({read})\n"))?;
+            print(format!("{name}: good ({read}){unread}\n"))?;
             Ok(true)
         }
         Err(error) => {

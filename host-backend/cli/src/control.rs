@@ -62,6 +62,10 @@ impl Control {
             Err(FrameError::Silent(_)) => Err(Error::Silent {
                 path: self.path.clone(),
             }),
+            // The stream ended, within a line or before one, or is broken.
+            Err(FrameError::Io(_) | FrameError::Length) => Err(Error::Ended {
+                path: self.path.clone(),
+            }),
             Err(error @ FrameError::Content(_)) => {
                 Err(self.other().unwrap_or_else(|| error.into()))
             }

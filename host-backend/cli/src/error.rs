@@ -41,7 +41,17 @@ pub enum Error {
         /// The socket.
         path: PathBuf,
     },
-    /// The daemon ended the connection or said something else.
+    /// The daemon ended the connection.
+    #[error(
+        "paragpud ({}) ended the connection: it was stopped or restarted (systemctl status \
+         paragpud)",
+        path.display()
+    )]
+    Ended {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The daemon said something else.
     #[error("the daemon's answer cannot be decoded; is it from another release?")]
     Answer(#[from] paragpu_control::frame::FrameError),
     /// The daemon did not serve the request.

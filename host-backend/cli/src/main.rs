@@ -130,7 +130,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 false => top::top(&arguments.connect()?, options)?,
             }
         }
-        Command::End { session } => sessions::end(&arguments.connect()?, *session)?,
+        Command::End { session, output } => {
+            sessions::end(&arguments.connect()?, *session, *output)?;
+        }
         Command::Share(share) => sessions::share(&arguments.connect()?, share)?,
         Command::Migrate(migrate) => return moving::migrate(&arguments.connect()?, migrate),
         Command::Certificate(order) => certificate::make(order)?,

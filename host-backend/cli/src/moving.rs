@@ -146,7 +146,13 @@ pub fn restore(
     let read = bytes(figures.bytes);
     let took = format!("{read} in {:.1} ms", figures.total_ms);
     print(match copies {
-        None => format!("the session waits for its program: {took}\n"),
+        None => {
+            let session = match figures.new_session {
+                Some(session) => format!("session {session}"),
+                None => "the session".to_owned(),
+            };
+            format!("{session} waits for its program: {took}\n")
+        }
         Some(count) => format!("{count} copies wait for their programs: {took}\n"),
     })
 }

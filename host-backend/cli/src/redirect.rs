@@ -294,7 +294,9 @@ fn text(report: &Report) -> String {
         );
     }
     if report.runtimes.is_empty() {
-        let _ = writeln!(text, "no NVIDIA CUDA runtime in {} objects", report.objects);
+        let count = report.objects;
+        let objects = if count == 1 { "object" } else { "objects" };
+        let _ = writeln!(text, "no NVIDIA CUDA runtime in {count} {objects}");
     }
     text
 }

@@ -86,10 +86,14 @@ fn row(session: &SessionInfo) -> [String; 10] {
 }
 
 /// `paragpu end`.
-pub fn end(control: &Control, session: u64) -> Result<(), Error> {
-    match control.ask(&Request::End { session })? {
-        Response::Ending { .. } => print(format!("session {session} ends\n")),
-        _ => Err(unexpected()),
+pub fn end(control: &Control, session: u64, output: Output) -> Result<(), Error> {
+    let response = control.ask(&Request::End { session })?;
+    let Response::Ending { .. } = response else {
+        return Err(unexpected());
+    };
+    match output {
+        Output::Json => print_json(&response),
+        Output::Text => print(format!("session {session} ends\n")),
     }
 }
 

@@ -271,7 +271,7 @@ fn drain(mut stream: UnixStream) {
 #[test]
 fn sessions_are_listed_and_ended() {
     let directory = tempfile::tempdir().unwrap();
-    let server = daemon(directory.path(), 5, None);
+    let server = daemon(directory.path(), 6, None);
     let list = paragpu(directory.path(), &["list"]);
     assert!(list.status.success());
     let lines = text(&list.stdout);
@@ -288,6 +288,9 @@ fn sessions_are_listed_and_ended() {
 
     let end = paragpu(directory.path(), &["end", "12"]);
     assert!(end.status.success());
+    let end = paragpu(directory.path(), &["end", "12", "-o", "json"]);
+    let ends: serde_json::Value = serde_json::from_slice(&end.stdout).unwrap();
+    assert_eq!(ends, serde_json::json!({"answer": "ending", "session": 12}));
     let end = paragpu(directory.path(), &["end", "13"]);
     assert!(!end.status.success());
     assert_eq!(text(&end.stderr), "paragpu: there is no session 13\n");
@@ -607,6 +610,13 @@ fn configuration_is_shown_with_origins() {
             .iter()
             .any(|entry| entry["key"] == "spin" && entry["origin"] == "default")
     );
+    let json = paragpu(directory.path(), &["config", "show", "host", "-o", "json"]);
+    let entries: Vec<serde_json::Value> = serde_json::from_slice(&json.stdout).unwrap();
+    let value = |key| &entries.iter().find(|it| it["key"] == key).unwrap()["value"];
+    assert_eq!(value("device.kind"), "software");
+    assert_eq!(value("pool.warm"), 1);
+    assert_eq!(value("tcp.allow_remote"), false);
+    assert_eq!(*value("device.indices"), serde_json::json!([]));
     let example = paragpu(directory.path(), &["config", "example", "guest"]);
     assert!(text(&example.stdout).contains("#communicator = \"auto\""));
     assert!(

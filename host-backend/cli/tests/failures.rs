@@ -1,5 +1,6 @@
-//! How commands fail, without a daemon: their exit status and message.
+//! How commands fail, without a daemon that serves them: their exit status and message.
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
@@ -49,4 +50,52 @@ fn help_that_cannot_be_printed_is_a_failure() {
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(said.starts_with("paragpu: cannot print: "), "{said}");
+}
+
+#[test]
+fn certificates_that_do_not_exist_are_no_good_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("config.toml");
+    let config = "[tcp]\nca = '/nowhere/ca.pem'\ncertificate = '/a'\nkey = '/b'\n";
+    std::fs::write(&file, config).unwrap();
+    for side in ["guest", "host"] {
+        let mut check = paragpu();
+        let check = check.args(["config", "check", side, "--file"]).arg(&file);
+        let check = check.output().unwrap();
+        assert_eq!(check.status.code(), Some(1));
+        let said = text(&check.stdout);
+        let expected = format!("{side}: tcp.ca = /nowhere/ca.pem cannot be used: ");
+        assert!(said.starts_with(&expected), "{said}");
+    }
+}
+
+#[test]
+fn a_daemon_that_ends_is_not_of_another_release() {
+    let directory = tempfile::tempdir().unwrap();
+    let control = directory.path().join("control");
+    let listener = UnixListener::bind(&control).unwrap();
+    let server = std::thread::spawn(move || {
+        for answer in ["", r#"{"answer":"sess"#] {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = String::new();
+            let mut requests = BufReader::new(stream.try_clone().unwrap());
+            requests.read_line(&mut request).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    for _ in 0..2 {
+        let list = paragpu()
+            .arg("list")
+            .arg("--control")
+            .arg(&control)
+            .output();
+        let list = list.unwrap();
+        assert_eq!(list.status.code(), Some(1));
+        let said = text(&list.stderr);
+        assert!(
+            said.contains("ended the connection: it was stopped"),
+            "{said}"
+        );
+    }
+    server.join().unwrap();
 }

@@ -11,8 +11,9 @@ use paragpu_config::host::Host;
 ///
 /// Reads /etc/paragpu/host.toml, /etc/paragpu/host.d/*.toml and the variables
 /// PARAGPU_HOST_*; options override them. SIGTERM ends all sessions and the
-/// daemon; SIGHUP rereads the configuration and applies limits, pool, sockets of
-/// VMs and log level.
+/// daemon; SIGHUP rereads the configuration and applies limits, placement, pool,
+/// confinement, sockets of VMs, certificates and log level. The log names changed
+/// keys that need a restart.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "paragpud", version)]
 pub struct Arguments {
@@ -50,7 +51,8 @@ pub struct Arguments {
     /// Log level: off, error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
-    /// Set any other key of host.toml, for example limits.sessions=8.
+    /// Set any other key of host.toml, for example limits.sessions=8. A list is items between
+    /// commas, as in device.indices=0,2, or an array of TOML.
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_and_value)]
     set: Vec<(String, String)>,
     /// Print the addresses as one line of JSON once the daemon listens on them.

@@ -224,8 +224,9 @@ impl Broker {
     pub fn run(&mut self) -> Result<(), Error> {
         loop {
             let deadline = self.settle();
-            if self.operation.signals.is_ending() && self.workers.is_empty() {
-                tracing::info!("ended");
+            if self.operation.signals.is_ending() && self.workers.have_ended() {
+                let stuck = self.workers.iter().count();
+                tracing::info!(stuck = (stuck > 0).then_some(stuck), "ended");
                 return Ok(());
             }
             for (source, flags) in self.wait(deadline)? {
@@ -348,14 +349,21 @@ impl Broker {
             self.listeners.pause(now + ACCEPT_PAUSE);
             pause = pause.or(Some(now + ACCEPT_PAUSE));
         }
-        let retry = self.devices.retry(now);
+        self.devices.retry(now);
         self.arrivals.give_up_on_silent(now);
         self.inquiries.give_up_on_scrapes(now);
-        self.place_waiting();
-        self.match_waiting();
-        self.match_restores(now);
+        // A guest whose worker cannot be started is refused, or placed on another GPU, at once.
+        // A GPU is not tried again before its pause ends, so this ends.
+        let refill = loop {
+            self.place_waiting();
+            self.match_waiting();
+            self.match_restores(now);
+            if let Ok(refill) = self.refill(now) {
+                break refill;
+            }
+        };
+        let retry = self.devices.retry(now);
         self.spawning.empty_leftovers();
-        let refill = self.refill(now);
         self.workers.kill_overdue(now);
         self.answer_listings(now);
         self.end_overdue_migrations(now);

@@ -20,6 +20,12 @@ pub enum Error {
          unit, or give it --socket and --control in a directory of this user's", .0.display()
     )]
     NotAllowed(PathBuf),
+    /// Landlock keeps paragpud from creating the directory.
+    #[error(
+        "cannot create the state directory {}: paragpud may not create directories directly \
+         below /, nor below those of programs and configuration; create it first", .0.display()
+    )]
+    NotCreated(PathBuf),
     /// The path of a socket exists and is not a socket.
     #[error("{} exists and is not a socket", .0.display())]
     NotASocket(PathBuf),

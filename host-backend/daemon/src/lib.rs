@@ -16,8 +16,7 @@
 //! - State: [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
 //!   [`notes`] record sessions, [`tenants`] accounts for each VM, [`shares`] schedules
 //!   turns on a GPU.
-//! - Operators: [`noise`] limits how often a line is logged,
-//!   [`console`] is a connection of the control socket ([`paragpu_control::admin`]),
+//! - Operators: [`console`] is a connection of the control socket ([`paragpu_control::admin`]),
 //!   [`scrape`] one of the [`metrics`] endpoint.
 //!
 //! [`confine`] denies the daemon privileges that only its children need.
@@ -48,7 +47,6 @@ mod link;
 mod listener;
 pub mod logging;
 mod metrics;
-mod noise;
 mod notes;
 mod offers;
 mod placement;

@@ -6,8 +6,7 @@ use std::io::IsTerminal as _;
 use std::os::unix::fs::MetadataExt as _;
 
 use paragpu_config::Level;
-
-use crate::noise::Limit;
+use paragpu_log::{Limit, fields};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
@@ -35,12 +34,13 @@ pub fn filter(level: Level) -> LevelFilter {
 pub fn start(level: Level) -> Handle {
     let (filter, handle) = reload::Layer::new(filter(level));
     let registry = tracing_subscriber::registry();
-    let registry = registry.with(filter).with(Limit::default());
+    let registry = registry.with(filter).with(Limit::of_daemon());
     match journal() {
         Some(journal) => registry.with(journal).init(),
         None => registry
             .with(
                 tracing_subscriber::fmt::layer()
+                    .fmt_fields(fields())
                     .with_writer(std::io::stderr)
                     .with_ansi(std::io::stderr().is_terminal())
                     .with_target(false)

@@ -72,10 +72,16 @@ impl Notes {
     ///
     /// # Errors
     /// [`Error::Running`] if another daemon uses it, [`Error::NotAllowed`],
-    /// [`Error::System`].
+    /// [`Error::NotCreated`], [`Error::System`].
     pub fn open(directory: &Path) -> Result<Self, Error> {
         let failed = || format!("use the state directory {}", directory.display());
         let lock = lock(directory).map_err(|source| match source.kind() {
+            // Root's only obstacle are the daemon's own rules.
+            std::io::ErrorKind::PermissionDenied
+                if rustix::process::geteuid().is_root() && !directory.exists() =>
+            {
+                Error::NotCreated(directory.to_owned())
+            }
             std::io::ErrorKind::PermissionDenied => Error::NotAllowed(directory.to_owned()),
             _ => Error::system(failed())(source),
         })?;

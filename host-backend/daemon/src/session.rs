@@ -22,7 +22,8 @@ pub struct Facts {
     pub device: String,
     /// `unix`, `tcp`, `vsock`, `shm` or `pci`.
     pub communicator: String,
-    /// When it began, in seconds since 1970.
+    /// When it began on this host, in seconds since the boot: records are of one boot, and
+    /// this clock is never set.
     pub begun: u64,
     /// When the guest's certificate expires, in seconds since 1970; `None` if it showed
     /// none.
@@ -60,6 +61,13 @@ fn since_1970() -> Duration {
         .unwrap_or_default()
 }
 
+/// Time since the boot, including that in which the host was suspended.
+#[must_use]
+pub fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
 impl Session {
     /// The session as listings show it.
     #[must_use]
@@ -81,7 +89,7 @@ impl Session {
             device: facts.device.clone(),
             ordinal: facts.ordinal,
             communicator: facts.communicator.clone(),
-            age: since_1970().saturating_sub(begun).as_secs_f64(),
+            age: since_boot().saturating_sub(begun).as_secs_f64(),
             calls: counters.calls,
             posted: counters.posted,
             synchronous: counters.synchronous,

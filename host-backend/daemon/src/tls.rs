@@ -1,10 +1,11 @@
 //! The certificates of this host, for daemons of other hosts and for guests.
 #![forbid(unsafe_code)]
 
-use paragpu_communicator_secure::{Credentials, Files, KeyLifetime};
+use paragpu_communicator_secure::{Credentials, Files, KeyLifetime, describe};
 use paragpu_config::host::{Host, Migration};
 
 use crate::Error;
+use crate::session::now;
 
 /// Loads the certificate for daemons of other hosts; `None` if `migration.ca` is not set.
 ///
@@ -20,7 +21,7 @@ pub fn among_hosts(migration: &Migration) -> Result<Option<Credentials>, Error> 
         &migration.certificate,
         &migration.key,
     );
-    Ok(Some(Credentials::load(files, KeyLifetime::Replaceable)?))
+    load(files, KeyLifetime::Replaceable).map(Some)
 }
 
 /// Loads the certificate for guests at `tcp.listen`; `None` if they connect without TLS.
@@ -39,5 +40,19 @@ pub fn for_guests(host: &Host) -> Result<Option<Credentials>, Error> {
         0 => KeyLifetime::Lasting,
         _ => KeyLifetime::Replaceable,
     };
-    Ok(Some(Credentials::load(files, wear)?))
+    load(files, wear).map(Some)
+}
+
+/// Loads them, and warns if the certificate has expired: every peer would refuse it.
+fn load(files: Files<'_>, wear: KeyLifetime) -> Result<Credentials, Error> {
+    let credentials = Credentials::load(files, wear)?;
+    if describe(files.certificate).is_ok_and(|it| it.expires < now()) {
+        tracing::warn!(
+            certificate = %files.certificate.display(),
+            "{}.certificate has expired: create a new one (`paragpu certificate`), and send \
+             paragpud SIGHUP",
+            files.section
+        );
+    }
+    Ok(credentials)
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use paragpu_control::socket::{Control, ControlError, Inbox, Received};
 use paragpu_control::spawn::Spawn;
 use paragpu_control::worker::{FromWorker, ToWorker};
+use paragpu_log::cut;
 use rustix::net::Shutdown;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
@@ -21,6 +22,8 @@ use crate::spawner_process::SpawnerProcess;
 
 /// Grace period between a request to end and a kill.
 pub const GRACE: Duration = Duration::from_secs(1);
+/// Number of kills, [`GRACE`] apart, after which a worker counts as stuck.
+const KILLS: u32 = 5;
 
 /// The state of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +114,8 @@ pub struct Worker {
     pub ending: bool,
     /// When it is killed if it has not exited.
     pub deadline: Option<Instant>,
+    /// How often it was killed because it had not exited in time.
+    pub kills: u32,
     /// What its session needs while it begins.
     pub room: Option<Room>,
     /// Whether it is a child of this process, which must reap it.
@@ -180,6 +185,7 @@ impl Worker {
             queried: false,
             ending: false,
             deadline: None,
+            kills: 0,
             room: None,
             child: false,
             apart: false,
@@ -205,10 +211,10 @@ impl Worker {
             Ok(message) => {
                 match &message {
                     FromWorker::Counters(_) => self.queried = false,
-                    FromWorker::Failed { reason } => self.last_word = Some(reason.clone()),
+                    FromWorker::Failed { reason } => self.last_word = Some(cut(reason)),
                     FromWorker::Finished { reason, .. } => {
                         self.finished = true;
-                        self.last_word.clone_from(reason);
+                        self.last_word = reason.as_deref().map(cut);
                     }
                     _ => {}
                 }
@@ -240,9 +246,9 @@ impl Worker {
         }
     }
 
-    /// Tells it to end its session, and sets when it is killed if it does not. Only the
-    /// first call has an effect.
-    pub fn end(&mut self, deadline: Instant) {
+    /// Tells it to end its session, for a reason that its guest is told, and sets when it is
+    /// killed if it does not. Only the first call has an effect.
+    pub fn end(&mut self, reason: Option<&str>, deadline: Instant) {
         if self.ending {
             return;
         }
@@ -250,7 +256,10 @@ impl Worker {
         self.deadline.get_or_insert(deadline);
         match &self.control {
             // A worker that cannot be reached is killed at the deadline.
-            Some(control) => drop(control.try_send(&ToWorker::End, &[])),
+            Some(control) => {
+                let reason = reason.map(str::to_owned);
+                drop(control.try_send(&ToWorker::End { reason }, &[]));
+            }
             // SIGKILL, because the first process of a PID namespace ignores signals that it
             // does not handle.
             None => self.kill(),
@@ -262,6 +271,39 @@ impl Worker {
         self.state = State::Leaving;
         self.control = None;
         self.deadline.get_or_insert(deadline);
+    }
+
+    /// Kills it because it has not exited in time; again after [`GRACE`], until it is stuck.
+    pub fn kill_overdue(&mut self, now: Instant) {
+        self.kill();
+        self.kills = self.kills.saturating_add(1);
+        self.deadline = (!self.is_stuck()).then_some(now + GRACE);
+        let session = match self.state {
+            State::Serving(session) => Some(session),
+            _ => None,
+        };
+        match self.kills {
+            1 => tracing::warn!(
+                worker = self.pid,
+                session,
+                "a worker did not end in time and is killed"
+            ),
+            KILLS => tracing::error!(
+                worker = self.pid,
+                session,
+                "a killed worker does not end: its threads (/proc/PID/task/*/wchan) wait for a \
+                 driver, or for the FUSE server of a file that its guest passed; end that \
+                 server, or write 1 to its /sys/fs/fuse/connections/*/abort"
+            ),
+            _ => {}
+        }
+    }
+
+    /// Whether it was killed again and again, and did not exit: a thread is in an
+    /// uninterruptible system call. It exits once that returns.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.kills >= KILLS
     }
 
     /// Kills its process.

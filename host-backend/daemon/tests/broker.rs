@@ -5,13 +5,14 @@ mod common;
 use std::collections::BTreeSet;
 use std::io::{BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
 use common::{
     Channel, Daemon, Guest, frame, read_frame, refusal, reply, request, send_hello, welcome,
 };
-use paragpu_control::admin::{Request, Response};
+use paragpu_control::admin::{Activity, Migrate, Request, Response};
 use paragpu_control::json_lines;
 use paragpu_protocol::codec::encode_all;
 use paragpu_protocol::frame::Control as Frame;
@@ -297,11 +298,16 @@ fn a_reload_changes_limits_and_pool() {
     let daemon = Daemon::start_in(directory, &["--config", &config]);
     let _guest = daemon.guest();
     assert!(daemon.guest_of(0).is_err());
-    std::fs::write(&file, "[limits]\nsessions = 9\n[pool]\nwarm = 3\n").unwrap();
+    let text =
+        "[limits]\nsessions = 9\n[pool]\nwarm = 3\n[lease]\nnode = 'a'\n[device]\nindices = [0]\n";
+    std::fs::write(&file, text).unwrap();
     daemon.signal(Signal::HUP);
     daemon.until("reloaded", |stats| {
         stats.session_limit == 9 && stats.devices[0].idle == 3
     });
+    let log = daemon.log();
+    assert!(log.contains("need a restart"), "{log}");
+    assert!(log.contains("lease.node, device.indices"), "{log}");
     std::fs::write(&file, "[limits]\nsesions = 1\n[pool]\nwarm = 1\n").unwrap();
     daemon.signal(Signal::HUP);
     std::fs::write(&file, "[limits]\nsessions = 8\n[pool]\nwarm = 1\n").unwrap();
@@ -359,7 +365,7 @@ fn a_session_is_ended_on_command() {
     assert!(daemon.log().contains("ended by the host"));
     assert!(matches!(
         daemon.ask(&Request::End { session }),
-        Response::Error { error } if error == "there is no session 1"
+        Response::Error { error } if error == "there is no session 1: see `paragpu list`"
     ));
 }
 
@@ -500,6 +506,56 @@ fn a_device_that_cannot_be_opened_is_tried_again() {
     daemon.guest();
 }
 
+/// Without warm workers, a guest's own worker is the first that cannot be started.
+#[test]
+fn a_guest_whose_worker_cannot_be_started_is_refused_at_once() {
+    let daemon = Daemon::start(&["--set", "pool.warm=0"]);
+    daemon.until_quiet(0);
+    let (worker, hidden) = (daemon.path("worker"), daemon.path("hidden"));
+    std::fs::rename(&worker, &hidden).unwrap();
+    let reason = daemon.guest_of(0).err().unwrap();
+    assert!(reason.contains("worker does not exist"), "{reason}");
+    let executable = std::fs::metadata(&hidden).unwrap().permissions();
+    std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o644)).unwrap();
+    std::fs::rename(&hidden, &worker).unwrap();
+    daemon.until("tried again", |_| {
+        let reason = daemon.guest_of(0).err();
+        reason.is_some_and(|reason| reason.contains("worker is not executable"))
+    });
+    std::fs::set_permissions(&worker, executable).unwrap();
+    daemon.until("serving", |_| daemon.guest_of(0).is_ok());
+}
+
+#[test]
+fn a_session_that_is_ended_while_it_moves_was_ended_here() {
+    let daemon = Daemon::start(&[]);
+    let guest = daemon.guest();
+    let session = guest.welcome.session;
+    let elsewhere = UnixListener::bind(daemon.path("elsewhere")).unwrap();
+    let migrate = Request::Migrate(Migrate {
+        session: Some(session),
+        to: Some(format!("unix://{}", daemon.path("elsewhere").display())),
+        ..Migrate::default()
+    });
+    std::thread::scope(|scope| {
+        let moved = scope.spawn(|| daemon.ask(&migrate));
+        // It takes the session and never answers.
+        let _destination = elsewhere.accept().unwrap();
+        daemon.until("moving", |_| {
+            let sessions = daemon.sessions();
+            sessions.iter().any(|it| it.activity == Activity::Moving)
+        });
+        daemon.ask(&Request::End { session });
+        let Response::Error { error } = moved.join().unwrap() else {
+            panic!("it moved");
+        };
+        assert_eq!(
+            error,
+            format!("session {session} was ended here while it moved")
+        );
+    });
+}
+
 #[test]
 fn the_control_socket_refuses_what_it_does_not_know() {
     let daemon = Daemon::start(&[]);
@@ -524,7 +580,6 @@ fn the_control_socket_refuses_what_it_does_not_know() {
     let mut rest = Vec::new();
     let _ = endless.read_to_end(&mut rest);
     assert!(rest.len() < 1 << 16);
-    use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::metadata(daemon.path("control"))
         .unwrap()
         .permissions();

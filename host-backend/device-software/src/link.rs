@@ -11,7 +11,7 @@ use paragpu_device::{Error, LinkInput, Result};
 use paragpu_protocol::status::Status;
 
 use crate::device_runtime::{self, DEVICE_RUNTIME_TEXT};
-use crate::module::{image_error, ptx_error};
+use crate::module::{check_text, image_error, ptx_error};
 use crate::ptx::ast::{Module, Space};
 use crate::ptx::parser;
 
@@ -73,10 +73,13 @@ pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
     if let [only] = texts.as_slice() {
         return Ok(only.clone());
     }
+    // The trees take more memory than the texts.
+    let of_module = |module: Module<'_>| (module.version, module.target);
+    let modules: Vec<(u32, u32)> = modules.into_iter().map(of_module).collect();
     // As natively, linking no inputs gives an empty module.
-    let version = modules.iter().map(|module| module.version).max();
+    let version = modules.iter().map(|(version, _)| *version).max();
     let version = version.unwrap_or(MIN_VERSION);
-    let target = modules.iter().map(|module| module.target).max();
+    let target = modules.iter().map(|(_, target)| *target).max();
     let target = target.unwrap_or(arch);
     let mut linked = format!(
         ".version {}.{}\n.target sm_{target}\n.address_size 64\n",
@@ -87,6 +90,7 @@ pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
     for line in lines.filter(|line| !is_header(line)) {
         linked.push_str(line);
         linked.push('\n');
+        check_text(linked.len())?;
     }
     // Parsed as a check, because the text was edited line by line.
     parser::parse(&linked).map_err(|error| ptx_error(&error))?;
@@ -151,21 +155,27 @@ fn with_names_apart(mut texts: Vec<String>) -> Result<Vec<String>> {
         let renamed: HashMap<String, String> = shared
             .map(|name| {
                 let mut other = format!("{name}$of{number}");
+                let mut tries = 0_u32;
                 while definitions.contains_key(&other) {
-                    other.push('_');
+                    tries += 1;
+                    // A short name, whatever names the texts define.
+                    other = format!("{name}$of{number}_{tries}");
                 }
                 (name, other)
             })
             .collect();
         if !renamed.is_empty() {
-            *text = with_other_names(text, &renamed);
+            *text = with_other_names(text, &renamed)?;
         }
     }
     Ok(texts)
 }
 
 /// Replaces all occurrences of some names in a text.
-fn with_other_names(text: &str, renamed: &HashMap<String, String>) -> String {
+///
+/// # Errors
+/// `OUT_OF_MEMORY` if the text becomes too long.
+fn with_other_names(text: &str, renamed: &HashMap<String, String>) -> Result<String> {
     let mut made = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(start) = rest.find(is_of_name) {
@@ -174,10 +184,11 @@ fn with_other_names(text: &str, renamed: &HashMap<String, String>) -> String {
         let (word, after) = from.split_at(end);
         made.push_str(before);
         made.push_str(renamed.get(word).map_or(word, String::as_str));
+        check_text(made.len())?;
         rest = after;
     }
     made.push_str(rest);
-    made
+    Ok(made)
 }
 
 /// The names that a text defines.
@@ -442,7 +453,7 @@ mod tests {
         let expected = [
             "$str$of0",
             "part$of0",
-            "$str$of1_",
+            "$str$of1_1",
             "part$of1",
             "$str",
             "$str$of1",
@@ -452,13 +463,30 @@ mod tests {
             "run2",
         ];
         assert_eq!(names, expected);
-        for (number, kernel) in [("$of0", "run1"), ("$of1_", "run2")] {
+        for (number, kernel) in [("$of0", "run1"), ("$of1_1", "run2")] {
             let body = linked.split(kernel).nth(1).unwrap();
             assert!(body.contains(&format!("[$str{number}]")), "{linked}");
         }
         // Linked alone, it keeps its names.
         let alone = link(&inputs(&texts[..1]), 121).unwrap();
         assert_eq!(alone, texts[0]);
+    }
+
+    #[test]
+    fn new_names_stay_short_and_texts_too() {
+        let taken: String = (1..200)
+            .map(|n| format!(".visible .global .u32 v$of1_{n};\n"))
+            .collect();
+        let texts = with_head(&[
+            &format!(".global .u32 v;\n.visible .global .u32 v$of1;\n{taken}"),
+            ".global .u32 v;\n",
+        ]);
+        let linked = link(&inputs(&texts), 121).unwrap();
+        assert!(linked.contains(" v$of1_200;"), "{linked}");
+        let long = HashMap::from([("v".to_owned(), "w".repeat(1 << 20))]);
+        let refused = with_other_names(&"v,".repeat(49), &long).unwrap_err();
+        assert_eq!(refused.status, Status::OUT_OF_MEMORY);
+        assert!(with_other_names(&"v,".repeat(3), &long).is_ok());
     }
 
     #[test]

@@ -18,9 +18,27 @@ use std::sync::Arc;
 /// not use.
 pub const GLOBALS_OFFSET: u64 = DEVICE_STRIDE / 8 * 7;
 
-/// Maximum number of bytes of PTX. Decoding takes about 20 times as much memory, 40 times
-/// at worst. The largest module of NVIDIA's libraries for CUDA 13.0 (in cuDNN) has 38 MiB.
+/// A log gets no further lines after this number of bytes.
+const MAX_LOG: usize = 64 << 10;
+
+/// Maximum number of bytes of PTX, also after a link. Decoding takes about 20 times as much
+/// memory, 80 times at worst (`tests/footprint.rs`). The largest module of NVIDIA's libraries
+/// for CUDA 13.0 (in cuDNN) has 38 MiB.
 const MAX_TEXT: usize = 48 << 20;
+
+/// Checks the length of a module's PTX.
+///
+/// # Errors
+/// `OUT_OF_MEMORY` for more than [`MAX_TEXT`] bytes.
+pub fn check_text(bytes: usize) -> Result<(), Error> {
+    if bytes > MAX_TEXT {
+        let why = format!(
+            "a module with {bytes} bytes of PTX: the software GPU accepts at most {MAX_TEXT}"
+        );
+        return Err(Error::new(Status::OUT_OF_MEMORY, why));
+    }
+    Ok(())
+}
 
 /// A loaded module.
 #[derive(Debug)]
@@ -147,7 +165,14 @@ impl Module {
             let reason = f.refused.as_ref()?;
             Some(format!("{}: {reason}\n", f.name))
         };
-        self.program.funcs.iter().filter_map(refused).collect()
+        let mut log = String::new();
+        for line in self.program.funcs.iter().filter_map(refused) {
+            if log.len() > MAX_LOG {
+                break;
+            }
+            log.push_str(&line);
+        }
+        log
     }
 
     /// Refuses kernel `func` if it contains something unsupported.
@@ -163,7 +188,7 @@ impl Module {
             None => Ok(()),
             Some(refusal) => {
                 let error = ptx_error(refusal);
-                tracing::warn!(kernel = %func.name, "{refusal}");
+                tracing::debug!(kernel = %func.name, "{refusal}");
                 Err(Error::new(
                     error.status,
                     format!("kernel {}: {refusal}", func.name),
@@ -197,15 +222,7 @@ impl Module {
             }
             other => image_error(&other),
         })?;
-        if text.len() > MAX_TEXT {
-            return Err(Error::new(
-                Status::OUT_OF_MEMORY,
-                format!(
-                    "a module with {} bytes of PTX: the software GPU accepts at most {MAX_TEXT}",
-                    text.len()
-                ),
-            ));
-        }
+        check_text(text.len())?;
         let syntax = parser::parse(&text).map_err(|e| ptx_error(&e))?;
         if syntax.target > arch {
             return Err(Error::new(

@@ -10,11 +10,13 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{ArrayShape, LinearResource, ResourceView, Sampling};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The objects of one session.
 pub(crate) struct Objects {
     arrays: HashMap<u64, Arc<Array>>,
-    bytes: u64,
+    /// Bytes of arrays, including destroyed ones that work still uses.
+    bytes: Arc<AtomicU64>,
     /// The handle of the next texture or surface.
     next: u64,
     /// The textures and surfaces, as kernels access them.
@@ -25,7 +27,7 @@ impl Default for Objects {
     fn default() -> Self {
         Self {
             arrays: HashMap::new(),
-            bytes: 0,
+            bytes: Arc::default(),
             next: 1,
             textures: Arc::default(),
         }
@@ -87,9 +89,9 @@ fn shows_all(view: &ResourceView, array: &Array) -> bool {
 }
 
 impl Objects {
-    /// Total bytes of all arrays.
+    /// Total bytes of all arrays, including destroyed ones that work still uses.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// The textures and surfaces, as kernels access them.
@@ -138,17 +140,17 @@ impl Objects {
         if bytes > free {
             return Err(Status::OUT_OF_MEMORY.into());
         }
-        let array = Array::new(shape).ok_or_else(|| invalid("shape of the array"))?;
-        self.bytes += array.bytes();
+        let array = Array::new(shape, &self.bytes);
+        let array = array.ok_or_else(|| invalid("shape of the array"))?;
         self.arrays.insert(id.0, Arc::new(array));
         Ok(())
     }
 
-    /// Removes an array. Work, textures and surfaces that use it keep it alive.
-    pub(crate) fn remove_array(&mut self, array: ArrayId) -> Result<Arc<Array>> {
+    /// Removes an array. The returned function frees its memory, which work may use before.
+    pub(crate) fn remove_array(&mut self, array: ArrayId) -> Result<impl FnOnce() + Send + use<>> {
         let array = handle(self.arrays.remove(&array.0))?;
-        self.bytes -= array.bytes();
-        Ok(array)
+        let textures = Arc::clone(&self.textures);
+        Ok(move || textures.free(&array))
     }
 
     pub(crate) fn create_texture(
@@ -212,5 +214,59 @@ impl Objects {
         Ok(move || {
             textures.surfaces.write().remove(&surface.0);
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(levels: u32) -> ArrayShape {
+        ArrayShape {
+            width: 64,
+            height: 8,
+            depth: 0,
+            format: 0x20,
+            channels: 1,
+            flags: 2,
+            levels,
+        }
+    }
+
+    #[test]
+    fn memory_of_an_array_counts_until_nothing_uses_it() {
+        let mut objects = Objects::default();
+        objects.create_array(ArrayId(1), &shape(0), 4096).unwrap();
+        assert_eq!(objects.bytes(), 64 * 8 * 4);
+        let used = objects.array(ArrayId(1)).unwrap();
+        objects.remove_array(ArrayId(1)).unwrap()();
+        assert_eq!(objects.bytes(), 64 * 8 * 4);
+        drop(used);
+        assert_eq!(objects.bytes(), 0);
+    }
+
+    #[test]
+    fn surfaces_of_a_destroyed_array_do_not_hold_its_memory() {
+        for levels in [0, 2] {
+            let mut objects = Objects::default();
+            let id = ArrayId(1);
+            objects.create_array(id, &shape(levels), 4096).unwrap();
+            objects.create_array(ArrayId(2), &shape(0), 4096).unwrap();
+            let before = objects.bytes();
+            let surface = objects.create_surface(id, 0).unwrap();
+            let other = objects.create_surface(ArrayId(2), 0).unwrap();
+            objects.array(id).unwrap().write(0, 4, 7);
+            objects.array(ArrayId(2)).unwrap().write(0, 4, 8);
+            objects.remove_array(id).unwrap()();
+            assert_eq!(objects.bytes(), 64 * 8 * 4, "of {before}");
+            let read = |surface: SurfaceId| {
+                let surfaces = objects.textures().surfaces.read();
+                surfaces.get(&surface.0).unwrap().read(0, 4)
+            };
+            assert_eq!((read(surface), read(other)), (0, 8));
+            // Programs destroy the surface afterwards.
+            objects.remove_surface(surface).unwrap()();
+            assert!(objects.remove_surface(surface).is_err());
+        }
     }
 }

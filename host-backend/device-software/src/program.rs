@@ -18,6 +18,7 @@ pub use register::Reg;
 use crate::exec::fragment::Matrix;
 use crate::exec::video::Video;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// A row of a 32-bit register.
 #[derive(Debug, Clone, Copy)]
@@ -353,7 +354,8 @@ pub enum Ext {
     },
     BrxIdx {
         index: u32,
-        targets: Vec<u32>,
+        /// Number of the table of its targets in [`Program::tables`].
+        table: u32,
     },
     Call(Call),
     Ret,
@@ -456,11 +458,11 @@ pub enum Ext {
     ClusterArrive,
     ClusterWait,
     Matrix(Box<Matrix>),
-    CopyAsync(CopyAsync),
+    CopyAsync(Box<CopyAsync>),
     CopyTensor(Box<CopyTensor>),
     Barrier64(Barrier64),
-    Tex(TexRead),
-    Surf(SurfAccess),
+    Tex(Box<TexRead>),
+    Surf(Box<SurfAccess>),
     Video {
         d: u32,
         sources: [u32; 3],
@@ -490,10 +492,12 @@ pub struct Program {
     pub lines: Vec<u32>,
     /// Operands of [`Op::Ext`].
     pub ext: Vec<Ext>,
+    /// The targets of indexed branches. Any number of branches share a table.
+    pub tables: Vec<Vec<u32>>,
     /// Functions.
     pub funcs: Vec<Func>,
     /// Function by name.
-    pub by_name: HashMap<String, usize>,
+    pub by_name: HashMap<Arc<str>, usize>,
     /// Whether a kernel calls `malloc` or `free`.
     pub uses_heap: bool,
     /// Whether a kernel launches others.
@@ -506,7 +510,48 @@ pub struct Program {
     pub target: u32,
 }
 
+/// The lengths of a program's lists, where the parts of a function begin.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark {
+    pub code: usize,
+    pub ext: usize,
+    pub tables: usize,
+}
+
 impl Program {
+    /// Where the next function begins.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark {
+            code: self.code.len(),
+            ext: self.ext.len(),
+            tables: self.tables.len(),
+        }
+    }
+
+    /// Removes the function that begins there.
+    pub(crate) fn truncate(&mut self, mark: Mark) {
+        self.code.truncate(mark.code);
+        self.lines.truncate(mark.code);
+        self.ext.truncate(mark.ext);
+        self.tables.truncate(mark.tables);
+    }
+
+    /// The targets of the branches of the function that begins there.
+    pub(crate) fn targets_from(&mut self, mark: Mark) -> impl Iterator<Item = &mut u32> {
+        let branches = self.ext.iter_mut().skip(mark.ext);
+        let branches = branches.filter_map(|ext| match ext {
+            Ext::Bra { target } => Some(target),
+            _ => None,
+        });
+        branches.chain(self.tables.iter_mut().skip(mark.tables).flatten())
+    }
+
+    /// The targets in a table.
+    #[must_use]
+    pub fn targets(&self, table: u32) -> &[u32] {
+        self.tables.get(table as usize).map_or(&[], Vec::as_slice)
+    }
+
     /// Refuses every function that calls a refused one, for the same reason.
     pub(crate) fn refuse_callers(&mut self) {
         let mut callers: HashMap<usize, Vec<usize>> = HashMap::new();

@@ -140,10 +140,18 @@ struct State {
     host_pending: usize,
     /// Whether a pool thread is completing an operation, after which it checks for tasks.
     completing: bool,
-    /// Number of the next turn of a thread.
-    turn: u64,
-    in_flight: BTreeSet<u64>,
+    turns: Turns,
     stop: bool,
+}
+
+/// The turns of threads: a copy, or a slice of the blocks of a kernel.
+#[derive(Default)]
+struct Turns {
+    /// Number of the next one.
+    next: u64,
+    in_flight: BTreeSet<u64>,
+    /// None may begin.
+    paused: bool,
 }
 
 struct Inner {
@@ -329,10 +337,24 @@ impl Scheduler {
     /// takes milliseconds.
     pub fn quiesce(&self) {
         let mut state = self.inner.state.lock();
-        let now = state.turn;
-        while state.in_flight.first().is_some_and(|&t| t < now) {
+        let now = state.turns.next;
+        while state.turns.in_flight.first().is_some_and(|&t| t < now) {
             self.inner.done.wait(&mut state);
         }
+    }
+
+    /// Calls `action` while no copy and no turn of a block runs, without waiting for work to
+    /// be complete. It must leave all memory at its address.
+    pub fn pause<T>(&self, action: impl FnOnce() -> T) -> T {
+        let mut state = self.inner.state.lock();
+        state.turns.paused = true;
+        while !state.turns.in_flight.is_empty() {
+            self.inner.done.wait(&mut state);
+        }
+        let result = action();
+        state.turns.paused = false;
+        self.inner.work.notify_all();
+        result
     }
 
     /// Stops all running kernels and drops all waiting work. The error is sticky.
@@ -410,9 +432,9 @@ impl State {
     }
 
     fn begin(&mut self) -> u64 {
-        self.turn += 1;
-        self.in_flight.insert(self.turn - 1);
-        self.turn - 1
+        self.turns.next += 1;
+        self.turns.in_flight.insert(self.turns.next - 1);
+        self.turns.next - 1
     }
 
     fn idle(&self, stream: u64) -> Option<bool> {
@@ -634,7 +656,7 @@ impl Inner {
     /// becomes ready.
     fn fail(&self, state: &mut State, error: Error) {
         if state.error.is_none() {
-            tracing::error!(%error, "the session's device failed");
+            tracing::debug!(%error, "the session's device failed");
             state.error = Some(error);
         }
         for active in &mut state.active {

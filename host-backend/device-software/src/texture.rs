@@ -7,7 +7,7 @@ use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Address mode: clamp to the edge.
 const CLAMP: u32 = 1;
@@ -104,6 +104,32 @@ pub struct Array {
     pub levels: Vec<Level>,
     /// Shared with the arrays of its levels.
     words: Arc<[AtomicU32]>,
+    /// The bytes of the words. Declared after them, so that they are counted until they are
+    /// freed.
+    counted: Option<Arc<Counted>>,
+}
+
+/// Bytes that an account counts until it is dropped.
+#[derive(Debug)]
+struct Counted {
+    bytes: u64,
+    account: Arc<AtomicU64>,
+}
+
+impl Counted {
+    fn new(bytes: u64, account: &Arc<AtomicU64>) -> Self {
+        account.fetch_add(bytes, Ordering::Relaxed);
+        Self {
+            bytes,
+            account: Arc::clone(account),
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.account.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Array {
@@ -147,16 +173,18 @@ impl Array {
         Some((format, levels, offset))
     }
 
-    /// An array of zeros.
+    /// An array of zeros. `account` counts its bytes until nothing uses them any more.
     #[must_use]
-    pub fn new(shape: &ArrayShape) -> Option<Self> {
+    pub fn new(shape: &ArrayShape, account: &Arc<AtomicU64>) -> Option<Self> {
         let (format, levels, bytes) = Self::plan(shape)?;
+        let counted = Some(Arc::new(Counted::new(bytes, account)));
         let words = (0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0)).collect();
         Some(Self {
             shape: *shape,
             format,
             levels,
             words,
+            counted,
         })
     }
 
@@ -176,19 +204,38 @@ impl Array {
             format: self.format,
             levels: vec![found],
             words: Arc::clone(&self.words),
+            counted: self.counted.clone(),
         })
+    }
+
+    /// The array after its destruction, without memory: it reads as zeros.
+    #[must_use]
+    pub fn destroyed(&self) -> Self {
+        Self {
+            shape: self.shape,
+            format: self.format,
+            levels: self.levels.clone(),
+            words: Arc::default(),
+            counted: None,
+        }
+    }
+
+    /// Whether both are in the same memory.
+    #[must_use]
+    pub fn shares_memory_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.words, &other.words)
+    }
+
+    /// Whether others are in its memory.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.words) > 1
     }
 
     /// Bytes of an element.
     #[must_use]
     pub fn element(&self) -> u64 {
         u64::from(self.format.size() * self.shape.channels)
-    }
-
-    /// Bytes in all.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.words.len() as u64 * 4
     }
 
     /// Offset of byte `x` of row `y` of slice `z`, if `size` bytes from there lie in the row.
@@ -291,6 +338,32 @@ pub struct Textures {
     pub textures: RwLock<HashMap<u64, Arc<Texture>>>,
     /// Surfaces by id.
     pub surfaces: RwLock<HashMap<u64, Arc<Array>>>,
+}
+
+impl Textures {
+    /// Frees the memory of a destroyed array, which textures and surfaces may still name. As
+    /// natively, their use is undefined from then on.
+    pub fn free(&self, array: &Arc<Array>) {
+        // Textures and surfaces of a whole array share it; those of a level share its words.
+        if Arc::strong_count(array) == 1 && !array.is_shared() {
+            return;
+        }
+        for texture in self.textures.write().values_mut() {
+            if let TextureSource::Array(other) = &texture.source
+                && other.shares_memory_with(array)
+            {
+                *texture = Arc::new(Texture {
+                    source: TextureSource::Array(Arc::new(other.destroyed())),
+                    sampling: texture.sampling,
+                });
+            }
+        }
+        for surface in self.surfaces.write().values_mut() {
+            if surface.shares_memory_with(array) {
+                *surface = Arc::new(surface.destroyed());
+            }
+        }
+    }
 }
 
 /// The index of a texel after applying the address mode; `None` outside.

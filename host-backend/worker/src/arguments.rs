@@ -14,6 +14,15 @@ pub enum DeviceKind {
     Software,
 }
 
+impl std::fmt::Display for DeviceKind {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Cuda => "cuda",
+            Self::Software => "software",
+        })
+    }
+}
+
 /// The seccomp filter of a worker with NVIDIA's driver, whose system calls differ
 /// between versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

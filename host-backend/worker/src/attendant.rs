@@ -19,6 +19,7 @@ use paragpu_protocol::handshake::Move;
 use crate::connect::Guest;
 use crate::exchange::{Answer, Exchange};
 use crate::reconnect::Waiting;
+use crate::serving::parting_words;
 use crate::session::sender::DurableSender;
 use crate::statistics::Statistics;
 use crate::sys::process::exit_now;
@@ -142,10 +143,14 @@ impl Attendant {
                 // If the daemon is gone, the next receive reports it.
                 let _ = self.control.send(&counters, &[]);
             }
-            ToWorker::End => {
+            ToWorker::End { reason } => {
                 ENDED_BY_HOST.store(true, Ordering::Release);
                 // Sending to the guest may block on a thread that is stuck.
                 after(GRACE, || exit_now(1));
+                if let Some(reason) = reason {
+                    let [stream, line] = parting_words(&reason);
+                    self.sender.notify(Frame::Output.kind(), &[&stream, &line]);
+                }
                 self.sender.notify(Frame::Goodbye.kind(), &[]);
                 self.sender.cut();
                 self.finish("")

@@ -43,6 +43,7 @@ mod images;
 mod intake;
 mod launch;
 pub mod live;
+pub mod logging;
 mod management;
 mod memory;
 mod module;

@@ -195,6 +195,17 @@ impl Live {
         }
     }
 
+    /// Keeps the charge of an object that a call is destroying. Returns its bytes, for
+    /// [`give_back`](Self::give_back).
+    pub(crate) fn keep(&mut self, charge: Charge) -> u64 {
+        let bytes = charge.bytes();
+        match &mut self.held {
+            Some(held) => held.absorb(charge),
+            None => drop(charge),
+        }
+        bytes
+    }
+
     /// Returns a charge.
     pub(crate) fn give_back(&mut self, bytes: u64) {
         if let Some(held) = &mut self.held {

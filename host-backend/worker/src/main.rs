@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
 use paragpu_worker::arguments::Arguments;
-use paragpu_worker::serve;
+use paragpu_worker::{logging, serve};
 
 fn main() -> ExitCode {
     if std::env::args_os()
@@ -25,11 +25,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    tracing_subscriber::fmt()
-        .with_max_level(arguments.log)
-        .with_writer(log)
-        .with_ansi(false)
-        .init();
+    logging::start(arguments.log, log);
     serve::run(&arguments)
 }
 

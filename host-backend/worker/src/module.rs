@@ -80,7 +80,9 @@ impl Objects {
         call: &ModuleLoad<'_>,
     ) -> Result<bool, Fault> {
         self.after_host_functions(gpu)?;
-        match self.modules.load(gpu, memory, call) {
+        // Modules whose work is complete make room.
+        let reclaimed = self.reclaim(gpu);
+        match reclaimed.and_then(|()| self.modules.load(gpu, memory, call)) {
             Ok(log) => replies.answer(gpu, at, Ok(Text(&log))),
             Err(fault) => replies.answer::<()>(gpu, at, Err(fault)),
         }
@@ -124,8 +126,8 @@ impl Objects {
         call: &ModuleUnload,
     ) -> Outcome<()> {
         self.after_host_functions(gpu)?;
-        let modules = &mut self.modules;
-        modules.unload(gpu, memory, call.module.0)
+        let held = self.modules.unload(gpu, memory, call.module.0)?;
+        self.depart(gpu, held)
     }
 
     pub(crate) fn function_get(

@@ -295,7 +295,8 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     let reason = if end.is_orderly() {
         String::new()
     } else {
-        tracing::warn!(session, %end, "the session was ended");
+        // The daemon logs the reason.
+        tracing::debug!(session, %end, "the session was ended");
         end.to_string()
     };
     attendant.finish(&reason)
@@ -377,7 +378,7 @@ fn guide(served: &Session, home: &Move<'_>, follows: bool) {
 fn warm_up(arguments: &Arguments) -> Result<Warm, Stop> {
     let failed = |error: paragpu_device::Error| {
         Stop::NoDevice(format!(
-            "cannot open {:?} device {}: {error}",
+            "cannot open {}:{}: {error}",
             arguments.device, arguments.index
         ))
     };
@@ -435,7 +436,7 @@ fn wait_for_session(
                 let counters = Statistics::default().read();
                 control.send(&FromWorker::Counters(counters), &[])?;
             }
-            ToWorker::End => return Ok(None),
+            ToWorker::End { .. } => return Ok(None),
             ToWorker::Quota { slot } => {
                 let [memory] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
                     Stop::Failed(format!("{} descriptors came with an account", fds.len()))
@@ -485,7 +486,8 @@ fn wait_for_session(
 }
 
 fn assigned(terms: Terms, origin: Origin) -> Assigned {
-    tracing::info!(session = terms.session, vm = terms.vm, "session");
+    // The daemon logs that it begins, and limits the lines of all workers together.
+    tracing::debug!(session = terms.session, vm = terms.vm, "session");
     let guest_pid = match &origin {
         Origin::Guest(guest) => guest.pid(),
         Origin::Elsewhere(_) => 0,

@@ -25,13 +25,16 @@ const MOVING: Duration = Duration::from_micros(50);
 /// Maximum wait for calls between two attempts to stop the session.
 const RESTING: Duration = Duration::from_millis(10);
 
+/// The parts of the frame that prints on the program's standard error why its session ended.
+pub(crate) fn parting_words(reason: &dyn std::fmt::Display) -> [Vec<u8>; 2] {
+    let line = format!("paragpu: the host ended the session: {reason}\n");
+    [2_u32.to_le_bytes().to_vec(), line.into_bytes()]
+}
+
 impl Link {
-    /// Prints on the program's standard error why its session ended.
     fn report_end(&self, end: &SessionEnd) {
-        let line = format!("paragpu: the host ended the session: {end}\n");
-        let stream = 2_u32.to_le_bytes();
-        let payload = [stream.as_slice(), line.as_bytes()];
-        self.try_send(Control::Output.kind(), &payload);
+        let [stream, line] = parting_words(end);
+        self.try_send(Control::Output.kind(), &[&stream, &line]);
     }
 }
 

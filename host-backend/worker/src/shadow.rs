@@ -56,16 +56,22 @@ fn each_run(
 /// The ranges of a question about changes.
 ///
 /// # Errors
-/// `INVALID_VALUE` for too many, and for such that are not whole pages.
+/// `INVALID_VALUE` for too many or too large ones, and for such that are not whole pages.
 fn ranges_of(bytes: &[u8]) -> Outcome<Ranges> {
     let bad = |_| Error::new(Status::INVALID_VALUE, "a range is truncated");
     let mut reader = Reader::new(bytes);
     let mut ranges = Ranges::new();
+    let mut asked = 0_u64;
     while reader.remaining() > 0 {
         let (address, size): (u64, u64) =
             (reader.field().map_err(bad)?, reader.field().map_err(bad)?);
         if ranges.len() == ShadowChanges::MOST_RANGES || !(address | size).is_multiple_of(PAGE) {
             return fail(Status::INVALID_VALUE, "a shadow is read by pages");
+        }
+        asked = asked.saturating_add(size);
+        if asked > ShadowChanges::MOST_ASKED {
+            let most = ShadowChanges::MOST_ASKED;
+            return fail(Status::INVALID_VALUE, format!("more than {most} bytes"));
         }
         ranges.push((address, size));
     }

@@ -1,5 +1,6 @@
 //! Arrays, texture objects, surface objects.
 
+use paragpu_abi::{CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{ArrayCreate, ArrayDestroy, TensorMapEncode, TensorMapReplace};
 use paragpu_protocol::types::ArrayShape;
@@ -9,24 +10,35 @@ use crate::session::gpu::Gpu;
 use crate::session::memory::DeviceMemory;
 use crate::session::texture::Textures;
 
-/// The size charged for an array: exact for the common formats (CUarray_format), 32
-/// bits per channel for others, plus a third for mipmap levels.
+/// Maximum number of levels of an array.
+const MAX_LEVELS: u32 = 18;
+/// A level takes a multiple of this number of bytes.
+const GRANULARITY: u64 = 512;
+
+/// The size charged for an array, and what the software GPU takes for it. Formats
+/// (CUarray_format) other than the common ones count as 32 bits per channel.
 fn bytes(shape: &ArrayShape) -> Option<u64> {
     let element = match shape.format {
         0x01 | 0x08 => 1,
         0x02 | 0x09 | 0x10 => 2,
         _ => 4,
     };
-    let base = shape
-        .width
-        .checked_mul(shape.height.max(1))?
-        .checked_mul(shape.depth.max(1))?
-        .checked_mul(element)?
-        .checked_mul(u64::from(shape.channels))?;
-    match shape.levels {
-        0 | 1 => Some(base),
-        _ => base.checked_add(base / 3),
+    let element = u64::checked_mul(element, u64::from(shape.channels))?;
+    let mut extent = [shape.width, shape.height.max(1), shape.depth.max(1)];
+    // The layers and faces of a level are as many as those of the first.
+    let halved = match shape.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) {
+        0 => 3,
+        _ => 2,
+    };
+    let mut total = 0_u64;
+    for _ in 0..shape.levels.clamp(1, MAX_LEVELS) {
+        let bytes = extent.iter().try_fold(element, |a, &b| a.checked_mul(b))?;
+        total = total.checked_add(bytes.checked_next_multiple_of(GRANULARITY)?)?;
+        for side in extent.iter_mut().take(halved) {
+            *side = (*side / 2).max(1);
+        }
     }
+    Some(total)
 }
 
 impl Gpu {
@@ -89,7 +101,7 @@ mod tests {
             flags: 0,
             levels: 0,
         };
-        assert_eq!(bytes(&shape), Some(48));
+        assert_eq!(bytes(&shape), Some(512));
         let levels = 4;
         let (width, height) = (16, 16);
         let mipmap = ArrayShape {
@@ -98,7 +110,21 @@ mod tests {
             height,
             ..shape
         };
-        assert_eq!(bytes(&mipmap), Some(4096 + 4096 / 3));
+        assert_eq!(bytes(&mipmap), Some(4096 + 1024 + 512 + 512));
+        let levels = u32::MAX;
+        let smallest = ArrayShape {
+            width: 1,
+            levels,
+            ..shape
+        };
+        assert_eq!(bytes(&smallest), Some(18 * 512));
+        let (depth, flags) = (8, CUDA_ARRAY3D_LAYERED);
+        let layered = ArrayShape {
+            depth,
+            flags,
+            ..mipmap
+        };
+        assert_eq!(bytes(&layered), Some(8 * (4096 + 1024 + 256 + 64)));
         let width = u64::MAX / 2;
         assert_eq!(bytes(&ArrayShape { width, ..shape }), None);
     }

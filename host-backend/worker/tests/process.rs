@@ -322,12 +322,23 @@ fn a_session_with_an_endless_kernel_is_ended() {
     guest.send(5, &ContextSynchronize {});
     // The worker still answers while the kernel runs.
     guest.call(&Ping { value: 1 }).unwrap();
-    worker.send(&ToWorker::End, &[]);
+    let reason = Some("its time is over".to_owned());
+    worker.send(&ToWorker::End { reason }, &[]);
     assert_eq!(worker.finished().1.as_deref(), Some("ended by the host"));
-    // The guest sees the end: a goodbye, then nothing.
+    // The guest sees the end: the reason, a goodbye, then nothing.
+    let mut received = Vec::new();
     loop {
         match guest.connection.receiver.receive(Wait::Forever) {
-            Ok(Some(frame)) => assert_eq!(frame.header.kind, Frame::Goodbye.kind()),
+            Ok(Some(frame)) => {
+                if frame.header.kind == Frame::Output.kind() {
+                    let text = String::from_utf8_lossy(&frame.payload[4..]);
+                    assert_eq!(
+                        text,
+                        "paragpu: the host ended the session: its time is over\n"
+                    );
+                }
+                received.push(frame.header.kind);
+            }
             Ok(None) => {}
             Err(error) => {
                 assert!(
@@ -338,6 +349,7 @@ fn a_session_with_an_endless_kernel_is_ended() {
             }
         }
     }
+    assert_eq!(received, [Frame::Output.kind(), Frame::Goodbye.kind()]);
 }
 
 #[test]
@@ -369,7 +381,7 @@ fn workers_that_get_no_session_leave() {
     let mut worker = Worker::start(0);
     worker.send(&ToWorker::Query, &[]);
     assert!(matches!(worker.receive().unwrap(), FromWorker::Counters(_)));
-    worker.send(&ToWorker::End, &[]);
+    worker.send(&ToWorker::End { reason: None }, &[]);
     assert!(worker.process.wait().unwrap().success());
 
     let mut worker = Worker::start(0);

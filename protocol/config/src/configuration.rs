@@ -27,8 +27,36 @@ pub trait Configuration: Config + Default + Clone + Serialize + 'static {
     /// Checks constraints between keys.
     ///
     /// # Errors
-    /// The key at fault, and the rest of the sentence.
-    fn check(&self) -> Result<(), (String, String)>;
+    /// [`Conflict`] for the first constraint that is not met.
+    fn check(&self) -> Result<(), Conflict>;
+}
+
+/// A constraint between keys that is not met.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The key at fault.
+    pub key: String,
+    /// The rest of the sentence.
+    pub reason: String,
+    /// The key that is set and requires this one, which may be at its default.
+    pub required_by: Option<String>,
+}
+
+impl Conflict {
+    pub(crate) fn new(key: String, reason: String) -> Self {
+        Self {
+            key,
+            reason,
+            required_by: None,
+        }
+    }
+
+    pub(crate) fn required_by(self, key: &str) -> Self {
+        Self {
+            required_by: Some(key.to_owned()),
+            ..self
+        }
+    }
 }
 
 /// Implements [`Default`] for sections, from the defaults of their keys.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use confique::Config;
 use serde::Serialize;
 
-use crate::configuration::defaults;
+use crate::configuration::{Conflict, defaults};
 use crate::setting::{absolute, between};
 use crate::{Address, Communicator, Configuration, Error, Level, Loaded, Size, Sources, Spin};
 
@@ -194,15 +194,15 @@ impl Configuration for Guest {
     const PREFIX: &'static str = "PARAGPU_";
     const FOREIGN_PREFIXES: &'static [&'static str] = &["PARAGPU_HOST_", "PARAGPU_TEST_"];
 
-    fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), Conflict> {
         if self.communicator == Communicator::Tcp && self.tcp.address.0.is_none() {
-            return Err((
+            return Err(Conflict::new(
                 "communicator".into(),
                 "is \"tcp\", but tcp.address names no \"host:port\"".into(),
             ));
         }
         if self.communicator == Communicator::Vsock && self.vsock.port == 0 {
-            return Err((
+            return Err(Conflict::new(
                 "communicator".into(),
                 "is \"vsock\", but vsock.port names no port".into(),
             ));

@@ -1,12 +1,12 @@
 //! The configuration of the host daemon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use confique::Config;
 use serde::{Deserialize, Serialize};
 
-use crate::configuration::defaults;
+use crate::configuration::{Conflict, defaults};
 use crate::setting::{absolute, between, text};
 use crate::{
     Address, Configuration, Endpoint, Error, Indices, Level, Listen, Loaded, Named, Size, Sources,
@@ -247,8 +247,8 @@ pub struct Device {
     /// "auto", "cuda" or "software".
     #[config(default = "auto")]
     pub kind: DeviceKind,
-    /// Numbers of the devices that guests get, in the order in which guests see them; empty for
-    /// all.
+    /// Numbers of the devices that guests get, each once, in the order in which guests see them;
+    /// empty for all.
     #[config(default = [])]
     pub indices: Indices,
     /// Which of them a session gets: "fixed" (the guest's device n is the n-th one),
@@ -439,6 +439,18 @@ impl Tcp {
     }
 }
 
+/// Checks that a list has no device twice: a guest would see one GPU as two.
+fn check_distinct(key: &str, devices: &[u32]) -> Result<(), Conflict> {
+    let mut seen = BTreeSet::new();
+    match devices.iter().find(|device| !seen.insert(**device)) {
+        Some(twice) => Err(Conflict::new(
+            key.to_owned(),
+            format!("has device {twice} twice"),
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Half of this machine's memory in bytes; 0 if it is unknown.
 fn half_of_memory() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -512,13 +524,13 @@ impl Configuration for Host {
     const PREFIX: &'static str = "PARAGPU_HOST_";
     const FOREIGN_PREFIXES: &'static [&'static str] = &[];
 
-    fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), Conflict> {
         if let Some(address) = self.tcp.listen.0
             && !address.ip().is_loopback()
             && !self.tcp.is_secured()
             && !self.tcp.allow_remote
         {
-            return Err((
+            return Err(Conflict::new(
                 "tcp.listen".into(),
                 format!(
                     "is {address}, which other machines reach, and connections are neither \
@@ -528,6 +540,13 @@ impl Configuration for Host {
                 ),
             ));
         }
+        if self.daemon.control == self.daemon.socket {
+            let conflict = Conflict::new(
+                "daemon.control".into(),
+                "is daemon.socket, too: give each a path of its own".into(),
+            );
+            return Err(conflict.required_by("daemon.socket"));
+        }
         if !self.lease.socket.as_os_str().is_empty() {
             let missing = match () {
                 () if self.lease.authority.as_os_str().is_empty() => Some("lease.authority"),
@@ -536,12 +555,13 @@ impl Configuration for Host {
                 () => None,
             };
             if let Some(key) = missing {
-                return Err((
+                let conflict = Conflict::new(
                     key.to_owned(),
                     "is empty, and users of leases come over tcp with certificates: see \
                      docs/pool.md"
                         .into(),
-                ));
+                );
+                return Err(conflict.required_by("lease.socket"));
             }
         }
         crate::tls::check(&[
@@ -555,26 +575,27 @@ impl Configuration for Host {
             ("migration.key", &self.migration.key),
         ])?;
         if self.migration.listen.0.is_some() && self.migration.ca.as_os_str().is_empty() {
-            return Err((
+            let conflict = Conflict::new(
                 "migration.ca".into(),
                 "is empty, but both hosts need a certificate to migrate a session: set \
                  migration.ca, migration.certificate and migration.key (`paragpu \
                  certificate` creates them)"
                     .into(),
-            ));
+            );
+            return Err(conflict.required_by("migration.listen"));
         }
         let sockets = &self.vsock.unix.0;
         for (place, socket) in sockets.iter().enumerate() {
             for earlier in sockets.iter().take(place) {
                 if earlier.path == socket.path {
                     let path = socket.path.display();
-                    return Err((
+                    return Err(Conflict::new(
                         "vsock.unix".into(),
                         format!("names the socket {path} twice"),
                     ));
                 }
                 if earlier.vm == socket.vm {
-                    return Err((
+                    return Err(Conflict::new(
                         "vsock.unix".into(),
                         format!(
                             "names two VMs {:?}, with the sockets {} and {}: write VM=PATH with \
@@ -590,7 +611,7 @@ impl Configuration for Host {
         if let Endpoint::Tcp(address) = &self.metrics.listen
             && !address.ip().is_loopback()
         {
-            return Err((
+            return Err(Conflict::new(
                 "metrics.listen".into(),
                 format!(
                     "is {address}, which other machines reach, and every request is answered: \
@@ -603,13 +624,15 @@ impl Configuration for Host {
 }
 
 impl Host {
-    fn check_vms(&self) -> Result<(), (String, String)> {
+    fn check_vms(&self) -> Result<(), Conflict> {
         let mut cids = BTreeMap::new();
+        let given = &self.device.indices.0;
+        check_distinct("device.indices", given)?;
         for (name, vm) in self.vm.iter() {
-            let given = &self.device.indices.0;
+            check_distinct(&format!("vm.{name}.devices"), &vm.devices.0)?;
             let strange = vm.devices.0.iter().find(|device| !given.contains(device));
             if let Some(device) = strange.filter(|_| !given.is_empty()) {
-                return Err((
+                return Err(Conflict::new(
                     format!("vm.{name}.devices"),
                     format!("has device {device}, which device.indices does not give to guests"),
                 ));
@@ -617,14 +640,14 @@ impl Host {
             match vm.cid {
                 0 => {}
                 cid @ (1 | 2) => {
-                    return Err((
+                    return Err(Conflict::new(
                         format!("vm.{name}.cid"),
                         format!("is {cid}, which is the host's: VMs have 3 and more"),
                     ));
                 }
                 cid => {
                     if let Some(other) = cids.insert(cid, name) {
-                        return Err((
+                        return Err(Conflict::new(
                             format!("vm.{name}.cid"),
                             format!(
                                 "is {cid}, which vm.{other}.cid is already: give each VM a context \

@@ -12,6 +12,8 @@
 //!    `PARAGPU_HOST_DAEMON_SOCKET` for `daemon.socket`;
 //! 5. the caller (command line).
 //!
+//! In the last two a list is `0,2` or `[0, 2]`.
+//!
 //! `PARAGPU_CONFIG` (guest) and `PARAGPU_HOST_CONFIG` (host) name another file,
 //! which replaces steps 2 and 3 and must exist. Missing default files are not an
 //! error. A program with more rights than its user, such as a setuid program, ignores
@@ -47,11 +49,11 @@ mod setting;
 mod sys;
 mod tls;
 
-pub use configuration::{Configuration, Named};
+pub use configuration::{Configuration, Conflict, Named};
 pub use error::{Error, Origin};
 pub use example::example;
 pub use key::Key;
-pub use load::{Entry, Loaded, Sources};
+pub use load::{Entry, Loaded, Sources, differing};
 pub use setting::{
     Address, Communicator, Endpoint, Indices, Level, Listen, Size, Spin, VmSocket, VmSockets, parse,
 };

@@ -55,8 +55,8 @@ pub struct Loaded<T> {
 pub struct Entry<'a> {
     /// With its section: `shm.socket`, `vm.demo.memory`.
     pub key: String,
-    /// As TOML.
-    pub value: String,
+    /// Its value, which is displayed as TOML.
+    pub value: Value,
     /// The value's origin.
     pub origin: &'a Origin,
     /// The environment variable that sets it, if there is one.
@@ -158,7 +158,7 @@ impl<T: Configuration> Loaded<T> {
         let table = Table::try_from(&self.values).unwrap_or_default();
         let entry = |path: &[&str], origin, variable| Entry {
             key: path.join("."),
-            value: find(&table, path).map_or_else(String::new, Value::to_string),
+            value: find(&table, path).cloned().unwrap_or_else(|| "".into()),
             origin,
             variable,
         };
@@ -187,6 +187,18 @@ impl<T: Configuration> Loaded<T> {
         let path: Vec<String> = path.iter().map(|part| (*part).to_owned()).collect();
         self.origins.get(&path).unwrap_or(&Origin::Default)
     }
+}
+
+/// The keys whose values differ, except those in sections with a name of the user's choice.
+#[must_use]
+pub fn differing<T: Configuration>(one: &T, other: &T) -> Vec<String> {
+    let [one, other] = [one, other].map(|values| Table::try_from(values).unwrap_or_default());
+    let names = Key::all::<T>().into_iter().map(|key| key.name());
+    let differs = |name: &String| {
+        let path: Vec<&str> = name.split('.').collect();
+        find(&one, &path) != find(&other, &path)
+    };
+    names.filter(differs).collect()
 }
 
 /// The value at a path.
@@ -247,9 +259,12 @@ impl<T: Configuration> Reader<T> {
         };
         match loaded.values.check() {
             Ok(()) => Ok(loaded),
-            Err((key, reason)) => {
-                let origin = loaded.origin(&key).clone();
-                Err(refused(&[&key], origin, &reason))
+            Err(conflict) => {
+                let set = [Some(&conflict.key), conflict.required_by.as_ref()];
+                let mut origins = set.into_iter().flatten().map(|key| loaded.origin(key));
+                let origin = origins.find(|origin| **origin != Origin::Default);
+                let origin = origin.unwrap_or(&Origin::Default).clone();
+                Err(refused(&[&conflict.key], origin, &conflict.reason))
             }
         }
     }
@@ -314,13 +329,9 @@ impl<T: Configuration> Reader<T> {
         };
         if key.is_named()
             && let Some(name) = path.get(1)
-            && (name.is_empty() || name.len() > MAX_NAME || name.contains(char::is_control))
+            && let Some(reason) = unusable(name)
         {
-            let reason = format!(
-                "is of a name of more than {MAX_NAME} bytes, of none, or of one that cannot be \
-                 printed"
-            );
-            return Err(refused(path, origin, &reason));
+            return Err(refused(path.get(..1).unwrap_or_default(), origin, &reason));
         }
         let nest =
             |value, part: &&str| Value::Table([((*part).to_owned(), value)].into_iter().collect());
@@ -369,19 +380,40 @@ impl<T: Configuration> Reader<T> {
     }
 }
 
-/// Converts text to TOML, with the type of the key's default.
+/// Why a section cannot have this name.
+fn unusable(name: &str) -> Option<String> {
+    if name.is_empty() {
+        return Some("has a section with an empty name".into());
+    }
+    let good = name.len() <= MAX_NAME && !name.contains(char::is_control);
+    (!good).then(|| {
+        format!(
+            "has a section whose name is longer than {MAX_NAME} bytes or cannot be printed: \
+             {name:?}"
+        )
+    })
+}
+
+/// Converts text to TOML, with the type of the key's default. A list is items between commas, or
+/// an array of TOML.
 fn guess(default: Option<Expr>, text: &str) -> Value {
     match (default, text) {
         (Some(Expr::Bool(_)), "1" | "true") => true.into(),
         (Some(Expr::Bool(_)), "0" | "false") => false.into(),
         (Some(Expr::Integer(_)), number) => number_or_text(number),
-        (Some(Expr::Array(_)), list) => {
+        (Some(Expr::Array(_)), list) => array(list).unwrap_or_else(|| {
             let items = list.split(',').map(str::trim);
             let items = items.filter(|item| !item.is_empty());
             Value::Array(items.map(number_or_text).collect())
-        }
+        }),
         (_, text) => text.into(),
     }
+}
+
+/// An array as it is written in TOML.
+fn array(text: &str) -> Option<Value> {
+    let value = ValueDeserializer::parse(text).ok()?;
+    Value::deserialize(value).ok().filter(Value::is_array)
 }
 
 fn number_or_text(text: &str) -> Value {

@@ -365,7 +365,7 @@ fn vms_have_tables_of_their_own() {
         .entries()
         .into_iter()
         .filter(|entry| entry.variable.is_none())
-        .map(|entry| (entry.key, entry.value, entry.origin.to_string()))
+        .map(|entry| (entry.key, entry.value.to_string(), entry.origin.to_string()))
         .collect();
     let at = |name: &str, line: u32| format!("{}:{line}", places.path(name).display());
     assert_eq!(
@@ -432,6 +432,27 @@ fn mistakes_about_vms_are_one_sentence() {
             "[device]\nindices = [0, 1]\n[vm.red]\ndevices = [1, 3]\n",
             "main.toml:4: `vm.red.devices` has device 3, which device.indices does not give to \
              guests",
+        ),
+        (
+            "[daemon]\nsocket = '/a'\ncontrol = '/a'\n",
+            "main.toml:3: `daemon.control` is daemon.socket, too: give each a path of its own",
+        ),
+        (
+            "[device]\nindices = [0, 2, 0]\n",
+            "main.toml:2: `device.indices` has device 0 twice",
+        ),
+        (
+            "[vm.red]\ndevices = [1, 1]\n",
+            "main.toml:2: `vm.red.devices` has device 1 twice",
+        ),
+        (
+            "[vm.\"\"]\ncid = 4\n",
+            "main.toml:2: `vm` has a section with an empty name",
+        ),
+        (
+            "[vm.\"a\\nb\"]\ncid = 4\n",
+            "main.toml:2: `vm` has a section whose name is longer than 64 bytes or cannot be \
+             printed: \"a\\nb\"",
         ),
         (
             "[device]\nplacement = 'least'\n",
@@ -505,6 +526,51 @@ fn variables_are_checked_too() {
         .unwrap();
     assert_eq!(host.values.limits.memory, Size(3 << 30));
     assert_eq!(host.values.device.indices.0, [2, 0]);
+
+    let lists = [
+        ("PARAGPU_HOST_DEVICE_INDICES", "[2, 0]"),
+        ("PARAGPU_HOST_VSOCK_UNIX", "['/a', \"red=/b\"]"),
+    ];
+    let host = places.sources(&lists).load::<Host>().unwrap().values;
+    assert_eq!(host.device.indices.0, [2, 0]);
+    assert_eq!(host.vsock.unix.0.len(), 2);
+}
+
+#[test]
+fn keys_that_differ_are_named() {
+    let (old, mut new) = (Host::default(), Host::default());
+    assert!(paragpu_config::differing(&old, &new).is_empty());
+    new.device.indices.0.push(1);
+    new.pool.warm = 7;
+    assert_eq!(
+        paragpu_config::differing(&old, &new),
+        ["device.indices", "pool.warm"]
+    );
+}
+
+#[test]
+fn a_missing_key_is_reported_where_the_one_that_requires_it_is_set() {
+    for (text, expected) in [
+        (
+            "[tcp]\nlisten = '127.0.0.1:0'\nca = '/a'\n",
+            "main.toml:3: `tcp.certificate` is empty, and tcp.ca is not",
+        ),
+        (
+            "\n[migration]\nlisten = '[::1]:0'\n",
+            "main.toml:3: `migration.ca` is empty",
+        ),
+        (
+            "[lease]\nsocket = '/a'\n",
+            "main.toml:2: `lease.authority` is empty",
+        ),
+        (
+            "[lease]\nsocket = '/a'\nauthority = ''\n",
+            "main.toml:3: `lease.authority` is empty",
+        ),
+    ] {
+        let refused = message::<Host>(text);
+        assert!(refused.starts_with(expected), "{refused}");
+    }
 }
 
 #[test]

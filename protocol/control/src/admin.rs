@@ -329,7 +329,7 @@ pub struct Figures {
     pub longest_delay_ms: f64,
     /// Total time in milliseconds.
     pub total_ms: f64,
-    /// The session's number after a move within its daemon.
+    /// The session's number after a move within its daemon, or a restore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_session: Option<u64>,
 }

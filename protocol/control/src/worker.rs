@@ -96,7 +96,10 @@ pub enum ToWorker {
     /// Reply with [`FromWorker::Counters`].
     Query,
     /// End the session now, even if it is busy.
-    End,
+    End {
+        /// A clause for the guest's user; `None` if the operator knows why.
+        reason: Option<String>,
+    },
     /// The guest reconnected. Descriptors as for [`Assign`](Self::Assign).
     Resume {
         /// The terms of the session, unchanged.

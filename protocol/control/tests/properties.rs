@@ -128,7 +128,7 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
         terms().prop_map(|terms| ToWorker::Restore { terms }),
         any::<u32>().prop_map(|user| ToWorker::Own { user }),
         Just(ToWorker::Query),
-        Just(ToWorker::End),
+        proptest::option::of(text()).prop_map(|reason| ToWorker::End { reason }),
         (terms(), guest()).prop_map(|(terms, guest)| ToWorker::Resume { terms, guest }),
         route().prop_map(ToWorker::Move),
         (path(), any::<bool>(), any::<u64>()).prop_map(|(directory, end, expires)| {

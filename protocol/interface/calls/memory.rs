@@ -75,7 +75,7 @@ fn ShadowRead(
 fn ShadowChanges(
     /// The slot whose earlier calls are answered first.
     after: u32,
-    /// At most 64 ranges inside shadows, each an address and a number of bytes (two u64), multiples of 4096.
+    /// At most 64 ranges inside shadows, each an address and a number of bytes (two u64), multiples of 4096; together at most 1 GiB.
     ranges: Bytes<'a>,
 ) -> ChangedRuns<'r>;
 

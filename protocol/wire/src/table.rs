@@ -30,6 +30,8 @@ include!(concat!(env!("OUT_DIR"), "/table.rs"));
 impl ShadowChanges<'_> {
     /// Maximum number of ranges in one question.
     pub const MOST_RANGES: usize = 64;
+    /// Maximum number of bytes of the ranges in one question.
+    pub const MOST_ASKED: u64 = 1 << 30;
     /// Maximum number of bytes of the runs in one answer.
     pub const MOST_BYTES: usize = 16 << 10;
 }

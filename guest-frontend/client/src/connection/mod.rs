@@ -2,6 +2,7 @@
 //! Waiting threads read the replies: [`receive`].
 
 mod advice;
+mod batch;
 pub mod connect;
 mod pace;
 mod pause;
@@ -148,6 +149,8 @@ pub struct Link {
     state: LinkState,
     /// A device error after which the context is unusable.
     sticky: AtomicU32,
+    /// Whether the program has registered memory of its own.
+    has_registered: AtomicBool,
     positions: Alone<Positions>,
     patience: Patience,
     users: Users,
@@ -272,6 +275,7 @@ impl Link {
             parked: Mutex::new(Vec::new()),
             state: LinkState::connected(true),
             sticky: AtomicU32::new(0),
+            has_registered: AtomicBool::new(false),
             positions: Alone::default(),
             patience: Patience {
                 spin,
@@ -288,6 +292,11 @@ impl Link {
 
     fn pinned(&self) -> Option<Arc<dyn PinnedMemory>> {
         self.users.pinned.get().and_then(Weak::upgrade)
+    }
+
+    /// The program registers memory of its own.
+    pub(crate) fn note_registered(&self) {
+        self.has_registered.store(true, Ordering::Relaxed);
     }
 
     /// How long a thread that waits polls before it sleeps.
@@ -755,6 +764,12 @@ impl Link {
             self.users.work_failed();
             if !detail.is_empty() {
                 eprintln!("paragpu: {status}: {detail}");
+            }
+            if status == Status::ILLEGAL_ADDRESS && self.has_registered.load(Ordering::Relaxed) {
+                eprintln!(
+                    "paragpu: memory registered with cudaHostRegister has another address on the \
+                     device: give kernels the one that cudaHostGetDevicePointer returns"
+                );
             }
         }
         if status == Status::NOT_SUPPORTED {

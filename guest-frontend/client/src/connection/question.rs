@@ -16,6 +16,10 @@ use crate::sys::memory::HostRows;
 pub(crate) struct Question {
     /// Addresses and sizes.
     ranges: Vec<u8>,
+    /// Number of ranges.
+    count: usize,
+    /// Their bytes.
+    bytes: u64,
     /// Where the reply arrives, once the question was sent.
     slot: Option<Lease>,
 }
@@ -25,13 +29,18 @@ pub(crate) struct Question {
 pub(crate) struct Answer(Vec<u8>);
 
 impl Question {
-    /// Maximum number of ranges.
-    pub(crate) const MOST: usize = ShadowChanges::MOST_RANGES;
-
-    /// Asks about one more range of whole pages.
-    pub(crate) fn add(&mut self, (address, size): (u64, u64)) {
+    /// Asks about one more range of whole pages. Returns false if it does not fit: its changes
+    /// take a round trip of their own, which is short beside the comparison of so many bytes.
+    #[must_use]
+    pub(crate) fn add(&mut self, (address, size): (u64, u64)) -> bool {
+        let bytes = self.bytes.saturating_add(size);
+        if self.count == ShadowChanges::MOST_RANGES || bytes > ShadowChanges::MOST_ASKED {
+            return false;
+        }
+        (self.count, self.bytes) = (self.count + 1, bytes);
         self.ranges.extend_from_slice(&address.to_le_bytes());
         self.ranges.extend_from_slice(&size.to_le_bytes());
+        true
     }
 }
 
@@ -112,6 +121,18 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_names_no_more_than_a_host_answers() {
+        let (mut question, size) = (Question::default(), ShadowChanges::MOST_ASKED / 4);
+        assert!(!question.add((0, ShadowChanges::MOST_ASKED + 4096)));
+        assert!((0..4).all(|at| question.add((at * size, size))));
+        assert!(!question.add((0, 4096)));
+        assert_eq!(question.ranges.len(), 4 * 16);
+        let mut question = Question::default();
+        let asked = (0..1000).filter(|at| question.add((at * 4096, 4096)));
+        assert_eq!(asked.count(), ShadowChanges::MOST_RANGES);
+    }
 
     #[test]
     fn runs_that_are_cut_off_are_no_answer() {

@@ -174,6 +174,7 @@ impl GraphExec {
             }
         }
         exec.whole = flat;
+        graph.note_instantiated();
         Ok(Arc::new(exec))
     }
 

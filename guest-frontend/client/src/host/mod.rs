@@ -381,6 +381,7 @@ impl HostMemory {
             return Err(Status::NOT_SUPPORTED);
         }
         self.link.check()?;
+        self.link.note_registered();
         let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
         {
             let pinned = self.pinned.read();

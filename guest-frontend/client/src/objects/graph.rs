@@ -2,7 +2,7 @@
 //! is sent before a graph is instantiated ([`crate::graph_exec`]).
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
 use paragpu_protocol::status::Status;
@@ -231,6 +231,8 @@ pub struct Graph {
     handle: AtomicU64,
     /// The instance of a graph that can have only one.
     pub(super) instance: Mutex<Weak<()>>,
+    /// The number of nodes at the last instantiation.
+    pub(super) instantiated: AtomicUsize,
 }
 
 static GRAPHS: LazyLock<RwLock<HashMap<u32, Weak<Graph>>>> = LazyLock::new(RwLock::default);
@@ -261,6 +263,7 @@ impl Graph {
             held: Mutex::new(held),
             handle: AtomicU64::new(0),
             instance: Mutex::default(),
+            instantiated: AtomicUsize::new(0),
         });
         GRAPHS.write().insert(id, Arc::downgrade(&graph));
         graph
@@ -481,8 +484,8 @@ impl Graph {
     /// # Errors
     /// `INVALID_VALUE` if one of them is not in this graph, is given twice, or cannot
     /// have such an edge ([`Edge`](crate::objects::edge::Edge)), and for a node that frees what
-    /// another one frees; `NOT_SUPPORTED` for nodes that a conditional node's body cannot
-    /// contain.
+    /// another one frees, or what the graph already allocated at its last instantiation;
+    /// `NOT_SUPPORTED` for nodes that a conditional node's body cannot contain.
     pub fn add(&self, work: Work, after: &[Dependency]) -> Result<NodeName> {
         if !self.within().is_empty() && !fits_body(&work) {
             return Err(Status::NOT_SUPPORTED);
@@ -499,7 +502,7 @@ impl Graph {
             return Err(Status::INVALID_VALUE);
         }
         if let Work::MemFree(memory) = &work
-            && Self::is_freed(&nodes, memory)
+            && !self.may_free(&nodes, memory)
         {
             return Err(Status::INVALID_VALUE);
         }

@@ -57,6 +57,15 @@ impl Usage {
     }
 }
 
+/// Which graphs have nodes that free memory of a graph.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum FreedBy {
+    #[default]
+    None,
+    ItsGraph,
+    Others,
+}
+
 /// Memory of a graph's nodes.
 #[derive(Debug)]
 pub struct GraphMemory {
@@ -69,6 +78,8 @@ pub struct GraphMemory {
     backing: Arc<dyn Backing>,
     /// Number of nodes made to allocate it.
     lifetimes: AtomicU64,
+    /// Which graphs have nodes that free what the last of these allocates.
+    freed_by: Mutex<FreedBy>,
     /// Allocated by a launch, and not freed since.
     allocated: AtomicBool,
     /// Counted as used.
@@ -84,6 +95,7 @@ impl GraphMemory {
             size,
             backing,
             lifetimes: AtomicU64::new(1),
+            freed_by: Mutex::default(),
             allocated: AtomicBool::new(false),
             used: AtomicBool::new(false),
         });
@@ -97,7 +109,26 @@ impl GraphMemory {
         let begun =
             self.lifetimes
                 .compare_exchange(freed, freed + 1, Ordering::AcqRel, Ordering::Relaxed);
+        if begun.is_ok() {
+            *self.freed_by.lock() = FreedBy::None;
+        }
         begun.is_ok()
+    }
+
+    /// A graph is to get a node that frees what the last node allocates, which is in the same
+    /// graph or not. Either that graph has such a node, or others have: natively, a destroyed one
+    /// counts as well.
+    pub(super) fn may_be_freed(&self, in_same_graph: bool) -> bool {
+        let by = match in_same_graph {
+            true => FreedBy::ItsGraph,
+            false => FreedBy::Others,
+        };
+        let mut freed_by = self.freed_by.lock();
+        let may = *freed_by == FreedBy::None || *freed_by == by;
+        if may {
+            *freed_by = by;
+        }
+        may
     }
 
     /// The memory that begins at an address, where it is a graph's.

@@ -1,6 +1,7 @@
 //! What CUDA forbids of graphs whose nodes allocate or free memory.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use paragpu_protocol::status::Status;
 
@@ -36,18 +37,30 @@ impl Graph {
         })
     }
 
-    /// Whether nodes free the memory as often as they allocate it, or once if another graph
-    /// allocates it.
-    pub(super) fn is_freed(nodes: &[Option<Node>], memory: &GraphMemory) -> bool {
-        let (mut begun, mut ended) = (0, 0);
-        for node in nodes.iter().flatten() {
-            match &node.work {
-                Work::MemAlloc(other, _) if other.address == memory.address => begun += 1,
-                Work::MemFree(other) if other.address == memory.address => ended += 1,
+    /// The graph was instantiated with its present nodes. Natively, the memory that they allocate
+    /// then gets no more nodes that free it, even after the instance is destroyed.
+    pub(crate) fn note_instantiated(&self) {
+        let count = self.nodes.lock().len();
+        self.instantiated.store(count, Ordering::Release);
+    }
+
+    /// Whether a node that frees the memory may join `nodes`, this graph's. Notes that it does.
+    pub(super) fn may_free(&self, nodes: &[Option<Node>], memory: &GraphMemory) -> bool {
+        let (mut begun, mut ended, mut last) = (0, 0, None);
+        for (at, node) in nodes.iter().enumerate() {
+            match node.as_ref().map(|node| &node.work) {
+                Some(Work::MemAlloc(other, _)) if other.address == memory.address => {
+                    begun += 1;
+                    last = Some(at);
+                }
+                Some(Work::MemFree(other)) if other.address == memory.address => ended += 1,
                 _ => {}
             }
         }
-        ended >= begun.max(1)
+        // Another graph frees it once.
+        let is_over = ended >= begun.max(1);
+        let is_fixed = last.is_some_and(|last| last < self.instantiated.load(Ordering::Acquire));
+        !is_over && !is_fixed && memory.may_be_freed(last.is_some())
     }
 }
 
@@ -105,8 +118,40 @@ mod tests {
             graph.add(free(), &[]).unwrap();
             assert_eq!(graph.add(free(), &[]), Err(Status::INVALID_VALUE));
         }
-        other.add(free(), &[]).unwrap();
         assert_eq!(other.add(free(), &[]), Err(Status::INVALID_VALUE));
+    }
+
+    /// As measured natively: each of several other graphs, or its own.
+    #[test]
+    fn memory_is_freed_by_its_graph_or_by_others() {
+        let memory = memory(0xe500_0000);
+        let free = || Work::MemFree(Arc::clone(&memory));
+        let graph = Graph::new();
+        graph
+            .add(Work::MemAlloc(Arc::clone(&memory), 64), &[])
+            .unwrap();
+        for other in [Graph::new(), Graph::new()] {
+            other.add(free(), &[]).unwrap();
+            assert_eq!(other.add(free(), &[]), Err(Status::INVALID_VALUE));
+        }
+        assert_eq!(graph.add(free(), &[]), Err(Status::INVALID_VALUE));
+    }
+
+    #[test]
+    fn memory_of_an_instantiated_graph_gets_no_node_that_frees_it() {
+        let (memory, later) = (memory(0xe300_0000), memory(0xe400_0000));
+        let free = |memory: &Arc<GraphMemory>| Work::MemFree(Arc::clone(memory));
+        let made = |memory: &Arc<GraphMemory>| Work::MemAlloc(Arc::clone(memory), 64);
+        let graph = Graph::new();
+        graph.add(made(&memory), &[]).unwrap();
+        graph.note_instantiated();
+        assert_eq!(graph.add(free(&memory), &[]), Err(Status::INVALID_VALUE));
+        graph.add(made(&later), &[]).unwrap();
+        graph.add(free(&later), &[]).unwrap();
+        // Each other graph may free it.
+        for other in [Graph::new(), Graph::new()] {
+            other.add(free(&memory), &[]).unwrap();
+        }
     }
 
     #[test]

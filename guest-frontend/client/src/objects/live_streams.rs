@@ -3,6 +3,7 @@
 //! A thread that waits for all work names other threads' streams to the host. Their threads may
 //! destroy them meanwhile: the host is told once nobody names them any more.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paragpu_protocol::handle::StreamHandle;
@@ -13,13 +14,13 @@ use crate::objects::stream::Stream;
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) streams: Vec<Arc<Stream>>,
-    kept: Vec<Keep>,
+    /// By their handles. Programs with thousands of streams wait for all of them.
+    kept: BTreeMap<u64, Keep>,
 }
 
 /// A stream that threads name.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Keep {
-    stream: StreamHandle,
     /// How many.
     by: usize,
     is_destroyed: bool,
@@ -29,7 +30,7 @@ impl Live {
     pub(crate) fn with(stream: &Arc<Stream>) -> Self {
         Self {
             streams: vec![Arc::clone(stream)],
-            kept: Vec::new(),
+            kept: BTreeMap::new(),
         }
     }
 
@@ -44,35 +45,27 @@ impl Live {
 
     /// A thread names the stream from now on.
     pub(crate) fn keep(&mut self, stream: StreamHandle) {
-        match self.kept.iter_mut().find(|keep| keep.stream == stream) {
-            Some(keep) => keep.by += 1,
-            None => self.kept.push(Keep {
-                stream,
-                by: 1,
-                is_destroyed: false,
-            }),
-        }
+        self.kept.entry(stream.0).or_default().by += 1;
     }
 
     /// A thread no longer names the stream. Returns true if the host must now destroy it.
     pub(crate) fn release(&mut self, stream: StreamHandle) -> bool {
-        let Some(at) = self.kept.iter().position(|keep| keep.stream == stream) else {
+        let Some(keep) = self.kept.get_mut(&stream.0) else {
             return false;
         };
-        if let Some(keep) = self.kept.get_mut(at)
-            && keep.by > 1
-        {
+        if keep.by > 1 {
             keep.by -= 1;
             return false;
         }
-        self.kept.swap_remove(at).is_destroyed
+        let keep = self.kept.remove(&stream.0);
+        keep.is_some_and(|keep| keep.is_destroyed)
     }
 
     /// Removes a stream that the program destroys. Returns true if the host must keep it.
     pub(crate) fn remove(&mut self, stream: &Stream) -> bool {
         let handle = stream.handle();
         self.streams.retain(|other| other.handle() != handle);
-        let kept = self.kept.iter_mut().find(|keep| keep.stream == handle);
+        let kept = self.kept.get_mut(&handle.0);
         kept.map(|keep| keep.is_destroyed = true).is_some()
     }
 }

@@ -7,6 +7,7 @@
 //! crate is part of that cycle.
 
 pub mod array;
+pub(crate) mod array_limits;
 pub mod capture;
 pub mod condition;
 mod conditional;

@@ -335,8 +335,7 @@ impl Shadows {
                 let Some(inquiry) = region.inquire(&self.progress, awaited) else {
                     continue;
                 };
-                if asked.len() < Question::MOST {
-                    question.add(region.on_wire());
+                if question.add(region.on_wire()) {
                     asked.push((region, inquiry));
                 }
             }

@@ -10,6 +10,7 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
+use crate::eager_loading::load_kernels;
 use crate::managed;
 use crate::sys::device;
 
@@ -108,6 +109,7 @@ impl Library {
             modules.managed.extend(former.names().cloned());
         }
         modules.copy_managed(session, &loaded, modules.managed.iter())?;
+        load_kernels(session, &loaded);
         modules.loaded.insert(ordinal, Arc::clone(&loaded));
         Ok(loaded)
     }

@@ -318,21 +318,23 @@ fn version_before_init() -> Result<i32> {
     Ok(*VERSION.get_or_init(|| version))
 }
 
+/// Domain, bus, device and function of one of the forms that cuDeviceGetByPCIBusId accepts:
+/// `domain:bus:device.function`, `domain:bus:device` and `bus:device.function`.
+fn parse_bus_id(id: &str) -> Option<[u32; 4]> {
+    let (place, function) = id.split_once('.').unwrap_or((id, "0"));
+    let mut parts: Vec<&str> = place.split(':').collect();
+    if parts.len() == 2 && place.len() < id.len() {
+        parts.insert(0, "0");
+    }
+    parts.push(function);
+    let numbers = parts.iter().map(|part| u32::from_str_radix(part, 16).ok());
+    numbers.collect::<Option<Vec<u32>>>()?.try_into().ok()
+}
+
 pub(super) fn find_by_bus_id(wanted: &str) -> Result<CUdevice> {
-    let normal = |id: &str| -> Option<[u32; 4]> {
-        let mut parts: Vec<&str> = id.split([':', '.']).collect();
-        if parts.len() == 3 {
-            parts.insert(0, "0");
-        }
-        let numbers: Option<Vec<u32>> = parts
-            .iter()
-            .map(|part| u32::from_str_radix(part, 16).ok())
-            .collect();
-        numbers?.try_into().ok()
-    };
-    let wanted = normal(wanted).ok_or(Status::INVALID_VALUE)?;
+    let wanted = parse_bus_id(wanted).ok_or(Status::INVALID_VALUE)?;
     for device in 0..count()?.cast_signed() {
-        if normal(&snapshot(device)?.pci_bus_id) == Some(wanted) {
+        if parse_bus_id(&snapshot(device)?.pci_bus_id) == Some(wanted) {
             return Ok(device);
         }
     }
@@ -574,6 +576,24 @@ mod tests {
     use std::io::ErrorKind;
 
     use super::*;
+
+    #[test]
+    fn bus_ids_have_three_forms() {
+        for (id, parsed) in [
+            ("0000:3b:00.0", Some([0, 0x3b, 0, 0])),
+            ("1:3B:1f.7", Some([1, 0x3b, 0x1f, 7])),
+            ("00000001:3b:02", Some([1, 0x3b, 2, 0])),
+            ("3b:02.1", Some([0, 0x3b, 2, 1])),
+            ("3b:02", None),
+            ("3b", None),
+            ("0.3b.02", None),
+            ("0:0:3b:02.0", None),
+            ("0:3b:02.", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_bus_id(id), parsed, "{id}");
+        }
+    }
 
     #[test]
     fn a_silent_host_is_waited_for_once() {

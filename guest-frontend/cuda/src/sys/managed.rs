@@ -4,7 +4,10 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use paragpu_abi::{
     CU_DEVICE_CPU as CPU, CU_MEM_ATTACH_GLOBAL as ATTACH_GLOBAL, CU_MEM_ATTACH_HOST as ATTACH_HOST,
-    CU_MEM_ATTACH_SINGLE as ATTACH_SINGLE, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY as ACCESSED_BY,
+    CU_MEM_ATTACH_SINGLE as ATTACH_SINGLE, CU_MEM_LOCATION_TYPE_DEVICE as DEVICE,
+    CU_MEM_LOCATION_TYPE_HOST as HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA as HOST_NUMA,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT as HOST_NUMA_CURRENT,
+    CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY as ACCESSED_BY,
     CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION as LAST_PREFETCH_LOCATION,
     CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID as LAST_PREFETCH_LOCATION_ID,
     CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE as LAST_PREFETCH_LOCATION_TYPE,
@@ -22,6 +25,7 @@ use super::graph::list;
 use super::{Result, capture, copy, device, memory};
 use crate::batch;
 use crate::current;
+use crate::location::current_node;
 use crate::managed::{self, Advice, Location};
 use crate::named_stream::{self, Named};
 use crate::objects::peers;
@@ -86,11 +90,11 @@ fn by_device(number: CUdevice) -> Result<Location> {
 /// Resolves a location from the program: a device, the host or one of its nodes.
 fn by_location(location: cudaMemLocation) -> Result<Location> {
     match location.r#type {
-        1 => by_device(location.id),
-        2..=4 => Ok(Location {
-            kind: location.r#type,
-            id: if location.r#type == 3 { location.id } else { 0 },
-        }),
+        DEVICE => by_device(location.id),
+        HOST => Ok(Location::host()),
+        HOST_NUMA => Ok(Location::node(location.id)),
+        // Attributes report no current node, but the node that it was.
+        HOST_NUMA_CURRENT => Ok(Location::node(current_node())),
         _ => Err(Status::INVALID_VALUE),
     }
 }

@@ -16,6 +16,7 @@ use super::boundary::{Out, Text};
 use super::image::{Image, Options};
 use super::{Result, library, present, put, put_if, text};
 use crate::current;
+use crate::eager_loading::load_kernels;
 use crate::managed;
 use crate::objects::{self, Found, InContext, Object};
 use crate::settings::settings;
@@ -61,6 +62,7 @@ pub unsafe fn load_image<'a>(
     let _ = paragpu_client::take_detail();
     match load_or_link(session, image, &options.numbers) {
         Ok((module, loaded)) => {
+            load_kernels(session, &module);
             // SAFETY: the caller upholds the contract of `Options::report`.
             unsafe { options.report(module.log(), "") };
             Ok((module, loaded))
@@ -306,9 +308,13 @@ pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const 
 }
 
 pub(crate) fn cuModuleUnload(module: CUmodule) -> Result {
-    let ended = objects::remove(module, |object| matches!(object, Object::Module(..)));
+    // The module of a library has no context, and ends with the library.
+    let ended = objects::remove(
+        module,
+        |object| matches!(object, Object::Module(inner, _) if inner.context != 0),
+    );
     let Some(Object::Module(inner, _)) = ended.as_deref() else {
-        return Err(Status::INVALID_HANDLE);
+        return find(module).and(Err(Status::NOT_PERMITTED));
     };
     let handle = module as u64;
     objects::remove_all(|object| matches!(object, Object::Function(_, of) if *of == handle));

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use paragpu_config::host::{DeviceKind, Host};
-use paragpu_control::admin::{DeviceInfo, Request, Response};
+use paragpu_control::admin::{DeviceInfo, Request, Response, Stats};
 use paragpu_protocol::handshake::VERSION;
 
 use super::confinement;
@@ -38,8 +38,11 @@ pub(super) fn examine(report: &mut Report, control: Option<&Path>) {
     super::tls::of_host(report, &loaded.values);
     vsock(report, &loaded.values);
     libvirt(report);
-    driver(report, &loaded.values);
-    daemon(report, control);
+    let stats = daemon(report, control);
+    driver(report, &loaded.values, stats.as_ref());
+    if let Some(stats) = stats {
+        devices(report, &stats);
+    }
 }
 
 /// Checks the requirements of vsock, if it is configured.
@@ -115,9 +118,22 @@ fn libvirt(report: &mut Report) {
     }
 }
 
+/// The kind of GPU that guests get: that of the running daemon, whose options override
+/// host.toml, if it has any.
+fn kind_of(host: &Host, stats: Option<&Stats>) -> DeviceKind {
+    let device = stats.filter(|stats| stats.ready);
+    let device = device.and_then(|stats| stats.devices.first());
+    match device.and_then(|device| device.device.split_once(':')) {
+        Some(("cuda", _)) => DeviceKind::Cuda,
+        Some(("software", _)) if host.device.kind != DeviceKind::Auto => DeviceKind::Software,
+        _ => host.device.kind,
+    }
+}
+
 /// Checks NVIDIA's driver by looking at files only.
-fn driver(report: &mut Report, host: &Host) {
-    if host.device.kind == DeviceKind::Software {
+fn driver(report: &mut Report, host: &Host, stats: Option<&Stats>) {
+    let kind = kind_of(host, stats);
+    if kind == DeviceKind::Software {
         report.add(
             SIDE,
             "NVIDIA driver",
@@ -131,7 +147,9 @@ fn driver(report: &mut Report, host: &Host) {
         Some(line) => {
             report.add(SIDE, "NVIDIA driver", State::Good, line.trim());
         }
-        None if host.device.kind == DeviceKind::Cuda => {
+        // In a container, for example.
+        None if kind == DeviceKind::Cuda && stats.is_some_and(|stats| stats.ready) => {}
+        None if kind == DeviceKind::Cuda => {
             report
                 .add(
                     SIDE,
@@ -140,6 +158,10 @@ fn driver(report: &mut Report, host: &Host) {
                     "not loaded, and device.kind is \"cuda\"",
                 )
                 .advise("install it, or set device.kind = \"software\"");
+        }
+        // Its reason follows. It may have been started with another `device.kind`.
+        None if stats.is_some_and(|stats| stats.problem.is_some()) => {
+            report.add(SIDE, "NVIDIA driver", State::Absent, "not loaded");
         }
         None => {
             report.add(
@@ -174,12 +196,13 @@ fn devices_of_vms(report: &mut Report, devices: &[DeviceInfo]) {
     }
 }
 
-fn daemon(report: &mut Report, given: Option<&Path>) {
+/// Checks the daemon. Returns its status if it reports it.
+fn daemon(report: &mut Report, given: Option<&Path>) -> Option<Stats> {
     let control = match Control::connect(given) {
         Ok(control) => control,
         Err(error) => {
             report.add(SIDE, "daemon", State::Bad, chain(&error));
-            return;
+            return None;
         }
     };
     match control.ask(&Request::Version {}) {
@@ -203,7 +226,7 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
         }
         Err(error @ Error::Silent { .. }) => {
             report.add(SIDE, "daemon", State::Bad, chain(&error));
-            return;
+            return None;
         }
         Ok(_) | Err(_) => {
             report
@@ -214,20 +237,19 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
                     "speaks another protocol version",
                 )
                 .advise("this command and paragpud are of different releases");
-            return;
+            return None;
         }
     }
-    let stats = match control.ask(&Request::Stats {}) {
-        Ok(Response::Stats(stats)) => stats,
-        Ok(_) => {
-            report.add(SIDE, "daemon", State::Bad, "does not report its status");
-            return;
-        }
-        Err(error) => {
-            report.add(SIDE, "daemon", State::Bad, chain(&error));
-            return;
-        }
+    match control.ask(&Request::Stats {}) {
+        Ok(Response::Stats(stats)) => return Some(stats),
+        Ok(_) => report.add(SIDE, "daemon", State::Bad, "does not report its status"),
+        Err(error) => report.add(SIDE, "daemon", State::Bad, chain(&error)),
     };
+    None
+}
+
+/// Reports the daemon's devices and sessions.
+fn devices(report: &mut Report, stats: &Stats) {
     if let Some(problem) = &stats.problem {
         report.add(SIDE, "devices", State::Bad, problem.clone());
     } else if !stats.ready {
@@ -264,4 +286,35 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
     let state = if full { State::Warning } else { State::Good };
     let detail = format!("{} of at most {}", stats.sessions, stats.session_limit);
     report.add(SIDE, "sessions", state, detail);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_running_daemons_kind_of_gpu_is_examined() {
+        let stats = |kind: &str, ready: bool| -> Stats {
+            let device = serde_json::json!({
+                "ordinal": 0, "device": format!("{kind}:0"), "name": "", "memory": 0, "idle": 0,
+                "starting": 0, "sessions": 0, "problem": null,
+            });
+            let stats = serde_json::json!({
+                "sessions": 0, "session_limit": 1, "waiting": 0, "pending": 0, "begun": 0,
+                "refused": 0, "crashed": 0, "uptime": 1.0, "ready": ready, "vms": [],
+                "devices": [device], "problem": null,
+            });
+            serde_json::from_value(stats).unwrap()
+        };
+        let mut host = Host::default();
+        let kind = |host: &Host, stats: &Stats| kind_of(host, Some(stats));
+        let searching = stats("cuda", false);
+        let software = stats("software", true);
+        assert_eq!(kind(&host, &searching), DeviceKind::Auto);
+        assert_eq!(kind(&host, &stats("cuda", true)), DeviceKind::Cuda);
+        assert_eq!(kind(&host, &software), DeviceKind::Auto);
+        host.device.kind = DeviceKind::Cuda;
+        assert_eq!(kind(&host, &software), DeviceKind::Software);
+        assert_eq!(kind_of(&host, None), DeviceKind::Cuda);
+    }
 }

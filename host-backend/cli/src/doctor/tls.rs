@@ -17,7 +17,12 @@ pub(super) fn of_host(report: &mut Report, host: &Host) {
     let tcp = &host.tcp;
     match tcp.listen.0 {
         None if !tcp.is_secured() => {
-            report.add(SIDE, "tcp", State::Absent, "tcp.listen is not set");
+            report.add(
+                SIDE,
+                "tcp",
+                State::Absent,
+                "host.toml does not set tcp.listen",
+            );
         }
         Some(address) if !tcp.is_secured() => {
             let others = !address.ip().is_loopback();

@@ -51,8 +51,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, stats: &Stats, view: &View, sort: Sort
     let areas = areas.split(frame.area());
     let mut areas = areas.iter();
     if let Some(area) = areas.next() {
-        let head = Line::from(head(stats, sort)).style(Style::new().reversed());
-        frame.render_widget(Paragraph::new(head), *area);
+        let head = Line::from(head(stats)).style(Style::new().reversed());
+        frame.render_widget(
+            Paragraph::new(vec![head, Line::from(keys(sort)).dim()]),
+            *area,
+        );
     }
     for (listing, area) in listings.iter().zip(areas) {
         frame.render_widget(table(listing, area.width), *area);
@@ -64,10 +67,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, stats: &Stats, view: &View, sort: Sort
     }
 }
 
-fn head(stats: &Stats, sort: Sort) -> String {
+/// The keys, on a line of their own, which fits into 80 columns.
+fn keys(sort: Sort) -> String {
+    format!("q: quit   sort by c: calls  b: bytes  m: memory  a: age   ({sort:?})")
+}
+
+fn head(stats: &Stats) -> String {
     format!(
-        "paragpu: {} of at most {} sessions, {} waiting, up {}   q: quit, sort by c: calls \
-         b: bytes m: memory a: age ({sort:?})",
+        "paragpu: {} of at most {} sessions, {} waiting, up {}",
         stats.sessions,
         stats.session_limit,
         stats.waiting,
@@ -246,6 +253,8 @@ mod tests {
 
     #[test]
     fn a_look_is_drawn() {
+        let hints = drawn(80, 8, 2)[1].trim_end().to_owned();
+        assert!(hints.starts_with("q: quit") && hints.ends_with("a: age   (Calls)"));
         let lines = drawn(100, 8, 2);
         assert!(lines[0].starts_with("paragpu: 0 of at most 4 sessions, 1 waiting, up 1m01s"));
         let words: Vec<&str> = lines[4].split_whitespace().collect();

@@ -13,7 +13,7 @@ use super::{ACCEPT_PAUSE, Broker};
 use crate::handshake::{Arrival, Guest, Pending, Progress, SessionRequest};
 use crate::listener::Peer;
 use crate::protection::Certified;
-use crate::session::{Facts, Session, now};
+use crate::session::{Facts, Session, since_boot};
 use crate::tenants::{DeviceProcess, check_tenant};
 use crate::worker::{GRACE, State, Worker};
 
@@ -408,7 +408,7 @@ impl Broker {
             ordinal: request.hello.device,
             device,
             communicator: request.communicator.to_owned(),
-            begun: now(),
+            begun: since_boot().as_secs(),
             expires: match arrival {
                 Some(arrival) => self.expiry_of(arrival),
                 None => expiry(&guest.peer),

@@ -156,7 +156,7 @@ impl Broker {
                     Response::Ending { session }
                 }
                 Ok(Request::End { session }) => Response::Error {
-                    error: format!("there is no session {session}"),
+                    error: format!("there is no session {session}: see `paragpu list`"),
                 },
                 Ok(Request::Checkpoint {
                     session,

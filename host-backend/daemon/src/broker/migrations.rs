@@ -353,8 +353,13 @@ impl Broker {
         let Some(migration) = self.operations.migrations.get_mut(&id) else {
             return;
         };
+        let is_ended = self.workers.get(key).is_some_and(|worker| worker.ending);
         if let Some(member) = migration.members.remove(&key) {
             let outcome = outcome.map_err(|error| match &migration.why {
+                // The destination has no part in it.
+                _ if is_ended => {
+                    format!("session {} was ended here while it moved", member.session)
+                }
                 Some(why) => why.clone(),
                 None => migration.reason(error),
             });

@@ -54,7 +54,7 @@ impl Operations {
     pub fn activity(&self, session: &Session) -> Activity {
         match self.order(session.worker) {
             _ if session.arrives => Activity::Arriving,
-            Some(Kind::State { .. } | Kind::Copy(_)) => Activity::Writing,
+            Some(Kind::State { .. } | Kind::Restore | Kind::Copy(_)) => Activity::Writing,
             Some(Kind::Migration(_) | Kind::Relocation { .. }) => Activity::Moving,
             None => Activity::Serving,
         }

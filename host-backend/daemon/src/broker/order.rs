@@ -25,7 +25,7 @@ pub(super) struct Ordered {
 /// The order.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A checkpoint, or a restore.
+    /// A checkpoint.
     State {
         /// End the session when it is done.
         puts_away: bool,
@@ -34,6 +34,8 @@ pub(super) enum Kind {
         /// The file to write, if the worker cannot create one.
         fresh: Option<UnnamedCheckpoint>,
     },
+    /// A restore.
+    Restore,
     /// A restore of a copy.
     Copy(Wanted),
     /// A move, as part of this migration.

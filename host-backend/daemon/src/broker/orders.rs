@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use paragpu_control::admin::Response;
+use paragpu_control::admin::{Figures, Response};
 use paragpu_control::state::StateError;
 use paragpu_control::worker::{Progress, ToWorker};
 
@@ -152,6 +152,7 @@ impl Broker {
         if outcome.is_err() {
             self.give_up_arriving(key);
         }
+        let new_session = session.filter(|_| kind == Kind::Restore);
         match kind {
             Kind::Migration(id) | Kind::Relocation { id, .. } => {
                 return self.member_over(id, key, outcome);
@@ -176,10 +177,13 @@ impl Broker {
             Kind::State {
                 again: Some(again), ..
             } => self.checkpoint_over(session, again, &outcome),
-            Kind::State { .. } => {}
+            Kind::State { .. } | Kind::Restore => {}
         }
         let response = match outcome {
-            Ok(figures) => Response::Done(figures),
+            Ok(figures) => Response::Done(Figures {
+                new_session,
+                ..figures
+            }),
             Err(error) => Response::Error { error },
         };
         self.answer(console, &response);

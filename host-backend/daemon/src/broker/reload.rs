@@ -18,9 +18,8 @@ impl Broker {
         };
         let applied = applied(&self.host, &new);
         if applied != new {
-            tracing::warn!(
-                "changes of sockets, devices, metrics and worker program need a restart"
-            );
+            let keys = paragpu_config::differing(&applied, &new).join(", ");
+            tracing::warn!(keys, "changes of these keys need a restart");
         }
         self.host = applied;
         self.warn_of_missing_devices();

@@ -20,7 +20,7 @@ use super::order::{Copies, Kind, Ordered, Outcome, Restoring, Wanted};
 use super::orders::absolute;
 use super::token::token;
 use crate::handshake::SessionRequest;
-use crate::session::{Facts, Session, now};
+use crate::session::{Facts, Session, now, since_boot};
 use crate::tenants::check_tenant;
 
 /// How long a restore waits for a worker.
@@ -120,7 +120,7 @@ impl Broker {
             ordinal,
             device: self.devices.label(worker.ordinal),
             communicator: "none".into(),
-            begun: now(),
+            begun: since_boot().as_secs(),
             // The guest has until the session's end to return with a newer certificate.
             expires: owner.expires.map(|at| at.max(now() + KEPT.as_secs())),
         };
@@ -154,11 +154,7 @@ impl Broker {
                 self.operations.put_away(owner.token, &self.notes);
                 Kind::Copy(wanted)
             }
-            None => Kind::State {
-                puts_away: false,
-                again: None,
-                fresh: None,
-            },
+            None => Kind::Restore,
         };
         self.operations.begin(key, Ordered { console, kind });
         Ok(())

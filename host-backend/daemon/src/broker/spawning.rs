@@ -98,13 +98,14 @@ impl Spawning {
         };
         started.map_err(|error| {
             let program = self.program.display();
-            match std::fs::exists(&self.program) {
-                Ok(false) => format!(
-                    "{program} does not exist: set daemon.worker in host.toml to the path of \
-                     paragpu-worker"
-                ),
-                _ => format!("{program} cannot be started: {error}"),
-            }
+            let problem = match std::fs::metadata(&self.program) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => "does not exist",
+                Ok(found) if found.permissions().mode() & 0o111 == 0 => "is not executable",
+                _ => return format!("{program} cannot be started: {error}"),
+            };
+            format!(
+                "{program} {problem}: set daemon.worker in host.toml to the path of paragpu-worker"
+            )
         })
     }
 

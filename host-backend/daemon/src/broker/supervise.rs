@@ -21,6 +21,10 @@ pub(super) const MESSAGES: usize = 16;
 /// Maximum number of messages that a worker leaves behind: more than fit into its socket.
 const LAST_MESSAGES: usize = 1024;
 
+/// A worker could not be started. The device is tried again after a pause.
+#[derive(Debug)]
+pub(super) struct NotStarted;
+
 impl Broker {
     /// Adopts the sessions of an earlier daemon.
     pub(super) fn adopt(&mut self) {
@@ -55,9 +59,12 @@ impl Broker {
 
     /// Starts missing workers and dismisses surplus ones. Returns when to try again, if it
     /// postponed something.
-    pub(super) fn refill(&mut self, now: Instant) -> Option<Instant> {
+    ///
+    /// # Errors
+    /// [`NotStarted`] at the first worker that cannot be started; what is left is not done.
+    pub(super) fn refill(&mut self, now: Instant) -> Result<Option<Instant>, NotStarted> {
         if self.operation.signals.is_ending() {
-            return None;
+            return Ok(None);
         }
         let room = self.workers.room(now);
         let warm = self.host.pool.warm as usize;
@@ -87,7 +94,7 @@ impl Broker {
                 // One is enough to find out whether a device can be opened.
                 let most = if proven { STARTING } else { 1 }.saturating_sub(starting);
                 for _ in 0..(needed - have).min(most) {
-                    self.start_worker(ordinal, now);
+                    self.start_worker(ordinal, now)?;
                 }
             } else if idle > wanted && ready {
                 self.workers.dismiss_idle(ordinal, idle - wanted, now);
@@ -96,10 +103,10 @@ impl Broker {
         if !matches!(room, Some(Room::Begins(_))) {
             self.spawning.prepare();
         }
-        room.map(Room::end)
+        Ok(room.map(Room::end))
     }
 
-    fn start_worker(&mut self, ordinal: u32, now: Instant) {
+    fn start_worker(&mut self, ordinal: u32, now: Instant) -> Result<(), NotStarted> {
         let likely = self.placing().likely_ordinal(ordinal);
         match self
             .spawning
@@ -113,10 +120,12 @@ impl Broker {
                 );
                 let key = self.counts.key();
                 self.workers.insert(key, worker);
+                Ok(())
             }
             Err(reason) => {
                 tracing::error!(reason, "no worker");
                 self.devices.not_tried(ordinal, reason, now);
+                Err(NotStarted)
             }
         }
     }

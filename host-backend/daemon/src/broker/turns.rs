@@ -67,7 +67,7 @@ impl Broker {
         let owner = match (session, vm) {
             (Some(session), None) => match self.workers.session(session) {
                 Some(_) => Owner::Session(session),
-                None => return error(format!("there is no session {session}")),
+                None => return error(format!("there is no session {session}: see `paragpu list`")),
             },
             (None, Some(vm)) => {
                 if self.workers.sessions_of(&vm).is_empty() {

@@ -14,6 +14,9 @@ use crate::worker::{GRACE, Room, State, Worker};
 
 /// How long a session has room to begin, unless it does so earlier.
 const BEGINNING: Duration = Duration::from_millis(100);
+/// What a guest is told whose certificate has expired.
+const EXPIRED: &str = "this guest's certificate has expired: it needs a new one, and programs \
+                       begin anew";
 /// Interval of checks for expired certificates.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -226,6 +229,10 @@ impl Workers {
 
     /// Ends a session. Returns whether it exists.
     pub fn end(&mut self, session: u64) -> bool {
+        self.end_because(session, None)
+    }
+
+    fn end_because(&mut self, session: u64, reason: Option<&str>) -> bool {
         let Some(found) = self.sessions.get(&session) else {
             return false;
         };
@@ -236,7 +243,7 @@ impl Workers {
                 vm = found.facts.vm,
                 "session is requested to end"
             );
-            worker.end(Instant::now() + GRACE);
+            worker.end(reason, Instant::now() + GRACE);
         }
         true
     }
@@ -253,7 +260,7 @@ impl Workers {
         let deadline = Instant::now() + GRACE;
         for worker in self.workers.values_mut() {
             match worker.state {
-                State::Serving(_) => worker.end(deadline),
+                State::Serving(_) => worker.end(None, deadline),
                 _ => worker.dismiss(deadline),
             }
         }
@@ -284,7 +291,7 @@ impl Workers {
                 session,
                 "the certificate of the session's guest has expired"
             );
-            self.end(session);
+            self.end_because(session, Some(EXPIRED));
         }
         next
     }
@@ -293,14 +300,7 @@ impl Workers {
     pub fn kill_overdue(&mut self, now: Instant) {
         for worker in self.workers.values_mut() {
             if worker.deadline.is_some_and(|deadline| deadline <= now) {
-                tracing::warn!(
-                    worker = worker.pid,
-                    "a worker did not end in time and is killed"
-                );
-                worker.kill();
-                // Repeated until the process is gone, which can take while a driver
-                // call is uninterruptible.
-                worker.deadline = Some(now + GRACE);
+                worker.kill_overdue(now);
             }
         }
     }
@@ -311,8 +311,39 @@ impl Workers {
         deadlines.min()
     }
 
-    /// Whether no worker is left.
-    pub fn is_empty(&self) -> bool {
-        self.workers.is_empty()
+    /// Whether no worker is left except for [stuck](Worker::is_stuck) ones, for which nobody
+    /// can wait.
+    pub fn have_ended(&self) -> bool {
+        self.workers.values().all(Worker::is_stuck)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_worker_that_kills_do_not_end() {
+        // As a worker in an uninterruptible system call, a process that nobody reaps stays.
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pidfd = crate::worker::pidfd(child.id()).unwrap();
+        let mut workers = Workers::default();
+        workers.insert(7, Worker::adopt(child.id(), pidfd, 0, 1));
+        assert!(!workers.have_ended());
+        workers.end_all();
+        let mut kills = 0;
+        while let Some(deadline) = workers.deadline() {
+            assert!(!workers.have_ended());
+            workers.kill_overdue(deadline - Duration::from_millis(1));
+            assert_eq!(workers.deadline(), Some(deadline), "it is not due yet");
+            workers.kill_overdue(deadline);
+            kills += 1;
+            assert!(kills < 60, "it is killed for a minute");
+        }
+        assert!(kills > 1, "a worker may need a moment to exit");
+        assert!(workers.have_ended());
+        workers.end_all();
+        assert!(workers.have_ended(), "it had its chance");
+        child.wait().unwrap();
     }
 }

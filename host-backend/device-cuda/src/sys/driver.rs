@@ -40,7 +40,7 @@ macro_rules! driver {
             pub fn load() -> Result<Self> {
                 // SAFETY: NVIDIA's driver library may be loaded by any process.
                 let library = unsafe { libloading::Library::new("libcuda.so.1") }
-                    .map_err(|error| Error::new(Status::NO_DEVICE, error.to_string()))?;
+                    .map_err(|error| Error::new(Status::NO_DEVICE, not_loaded(&error)))?;
                 if is_of_guests(&library, c"paragpu_thread_context") {
                     return Err(Error::new(
                         Status::NO_DEVICE,
@@ -88,6 +88,15 @@ macro_rules! driver {
 // The functions listed in build.rs, with the description's prototypes.
 include!(concat!(env!("OUT_DIR"), "/driver.rs"));
 
+/// What to do if `libcuda.so.1` cannot be loaded, and the loader's reason.
+fn not_loaded(error: &libloading::Error) -> String {
+    let advice = "libcuda.so.1 cannot be loaded: install NVIDIA's driver";
+    match std::error::Error::source(error) {
+        Some(reason) => format!("{advice} ({reason})"),
+        None => advice.to_owned(),
+    }
+}
+
 /// Whether a library is paragpu's own, which exports `mark`. On a machine that is both
 /// host and guest, the loader finds it if NVIDIA's does not exist; a worker that used it
 /// would be a guest of its own daemon.
@@ -123,4 +132,21 @@ pub fn text_of(buffer: &[u8]) -> String {
         .position(|byte| *byte == 0)
         .unwrap_or(buffer.len());
     String::from_utf8_lossy(buffer.get(..end).unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_driver_is_named_with_what_to_do() {
+        // SAFETY: there is no such library, so no code of it runs.
+        let loaded = unsafe { libloading::Library::new("libparagpu-nothing.so.1") };
+        let said = not_loaded(&loaded.err().unwrap());
+        assert!(
+            said.starts_with("libcuda.so.1 cannot be loaded: install NVIDIA's driver (")
+                && said.contains("No such file"),
+            "{said}"
+        );
+    }
 }

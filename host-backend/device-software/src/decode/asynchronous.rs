@@ -100,11 +100,11 @@ impl<'m> Decoder<'m> {
                 operand => source = Some(self.s32(operand, Type::U32)?),
             }
         }
-        self.ext(Ext::CopyAsync(CopyAsync {
+        self.ext(Ext::CopyAsync(Box::new(CopyAsync {
             source,
             ignore,
             ..CopyAsync::plain(to, from, CopySize::Fixed(size as u32))
-        }));
+        })));
         Ok(true)
     }
 
@@ -166,13 +166,13 @@ impl<'m> Decoder<'m> {
             (true, Some(mask)) => Some(self.s32(mask, Type::U16)?),
             (true, None) => return self.unfit("wrong number of operands"),
         };
-        self.ext(Ext::CopyAsync(CopyAsync {
+        self.ext(Ext::CopyAsync(Box::new(CopyAsync {
             barrier,
             bytes,
             edges,
             blocks,
             ..CopyAsync::plain(to, from, size)
-        }));
+        })));
         Ok(true)
     }
 

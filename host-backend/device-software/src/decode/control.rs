@@ -29,11 +29,11 @@ impl<'m> Decoder<'m> {
                 let &Operand::Name(list) = list else {
                     return self.unfit("expected branch targets");
                 };
-                let Some(targets) = self.find_targets(list) else {
+                let Some(table) = self.find_targets(list) else {
                     return self.unfit(format!("{list} is not a list of branch targets"));
                 };
                 let index = self.s32(index, Type::U32)?;
-                self.ext(Ext::BrxIdx { index, targets });
+                self.ext(Ext::BrxIdx { index, table });
             }
             "call" => self.call(operands)?,
             "ret" => self.ret(),

@@ -29,7 +29,8 @@ pub(crate) struct Scope<'m> {
     /// Bytes of an element of each variable.
     pub strides: HashMap<&'m str, u32>,
     pub labels: HashMap<&'m str, u32>,
-    pub targets: HashMap<&'m str, Vec<u32>>,
+    /// Number of the table of each list of branch targets.
+    pub targets: HashMap<&'m str, u32>,
     pub prototypes: HashSet<&'m str>,
 }
 
@@ -51,6 +52,15 @@ struct Temporaries {
     used: [usize; 3],
 }
 
+/// A label of a function.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Label {
+    /// Its position, once placed.
+    pub position: Option<u32>,
+    /// The entry of the branches to it.
+    pub branch: Option<u32>,
+}
+
 /// The state of the function being decoded.
 #[derive(Debug, Default)]
 pub(crate) struct FuncState<'m> {
@@ -62,14 +72,17 @@ pub(crate) struct FuncState<'m> {
     pub consts64: BTreeMap<u64, u32>,
     pub local: u32,
     pub shared: u32,
-    /// Position of each label, once placed.
-    pub positions: Vec<Option<u32>>,
+    pub labels: Vec<Label>,
     temps: Temporaries,
     carry: Option<u32>,
     /// The elements of the vector registers that the instruction names as a whole.
     pub elements: Vec<(Reg, Type)>,
     /// Result registers, and the places in the frame where the caller finds them.
     pub results: Vec<(Reg, (u32, u32))>,
+    /// The label of the function's end, if more than a return is there.
+    pub end: Option<u32>,
+    /// The entries of instructions without operands, by kind.
+    pub plain: [Option<u32>; 6],
     /// Holds the end of the stack at the function's start, in functions with `alloca`.
     saved_stack: Option<u32>,
 }
@@ -89,6 +102,13 @@ fn take(list: &mut Vec<u32>, used: &mut usize, rows: &mut u32) -> u32 {
 }
 
 impl FuncState<'_> {
+    /// A new label, without a position.
+    pub fn new_label(&mut self) -> u32 {
+        let label = u32::try_from(self.labels.len()).unwrap_or(u32::MAX);
+        self.labels.push(Label::default());
+        label
+    }
+
     /// A 32-bit row that lives until the end of this instruction.
     pub fn temp32(&mut self) -> u32 {
         let temps = &mut self.temps;

@@ -217,9 +217,11 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
         let largest = bodies.map(largest_argument).max().unwrap_or(0);
         variable = u32::try_from(largest).unwrap_or(u32::MAX);
     }
+    program.funcs.reserve_exact(bodies.len());
+    program.by_name.reserve(bodies.len());
     for function in &bodies {
         let mut func = Func {
-            name: function.name.to_owned(),
+            name: function.name.into(),
             entry: function.entry,
             bounds: function.bounds,
             ..Func::default()
@@ -243,7 +245,7 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
         }
         program
             .by_name
-            .insert(func.name.clone(), program.funcs.len());
+            .insert(Arc::clone(&func.name), program.funcs.len());
         program.funcs.push(func);
     }
     let strides = module.variables.iter().map(|var| (var.name, var.stride));
@@ -268,7 +270,7 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
         .enumerate()
         .filter(|(_, function)| function.entry);
     for (index, function) in functions.chain(kernels) {
-        let (code, ext) = (decoder.program.code.len(), decoder.program.ext.len());
+        let mark = decoder.program.mark();
         let mut shared = decoder.shared;
         if function.entry {
             if !plan.uses_common(function) {
@@ -284,17 +286,19 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
             Err(invalid @ PtxError::Invalid { .. }) => return Err(invalid),
             // The module's other kernels still run: only those that need this function are refused.
             Err(refusal) => {
-                decoder.program.code.truncate(code);
-                decoder.program.lines.truncate(code);
-                decoder.program.ext.truncate(ext);
+                decoder.program.truncate(mark);
                 if let Some(func) = decoder.program.funcs.get_mut(index) {
-                    func.refused = Some(refusal);
+                    func.refused = Some(Arc::new(refusal));
                 }
             }
         }
     }
-    decoder.program.refuse_callers();
-    Ok(decoder.program)
+    let mut program = decoder.program;
+    program.code.shrink_to_fit();
+    program.lines.shrink_to_fit();
+    program.ext.shrink_to_fit();
+    program.refuse_callers();
+    Ok(program)
 }
 
 /// The initial contents of a variable, with the addresses of other variables filled in.
@@ -379,20 +383,23 @@ impl<'m> Decoder<'m> {
         if let Some((line, what)) = &function.unserved {
             return Err(PtxError::unsupported(*line, what.clone()));
         }
-        let start = self.position();
+        let (start, mark) = (self.position(), self.program.mark());
         let body = function.body.as_deref().unwrap_or_default();
-        self.begin_stack(body);
+        if !function.entry {
+            self.begin_stack(body);
+        }
         self.begin_registers(function, &func)?;
+        self.begin_end();
         self.statements(body)?;
         self.line = function.line;
         self.guard = 0;
         if function.entry {
             self.ext(Ext::Exit);
         } else {
-            self.ret();
+            self.end_of_function();
         }
-        self.patch_branches(start)?;
-        order::arrange(&mut self.program, start);
+        self.patch_branches(mark)?;
+        order::arrange(&mut self.program, mark);
         let end = self.position();
         let f = std::mem::take(&mut self.f);
         if !function.entry {
@@ -438,7 +445,9 @@ impl<'m> Decoder<'m> {
                         .iter()
                         .map(|t| self.label(t))
                         .collect::<Result<Vec<_>>>()?;
-                    self.scope_mut().targets.insert(name, labels);
+                    let table = u32::try_from(self.program.tables.len()).unwrap_or(u32::MAX);
+                    self.program.tables.push(labels);
+                    self.scope_mut().targets.insert(name, table);
                 }
                 Statement::Prototype(name) => {
                     self.scope_mut().prototypes.insert(name);
@@ -470,8 +479,25 @@ impl<'m> Decoder<'m> {
     }
 
     pub(crate) fn ext(&mut self, ext: Ext) {
-        let index = u32::try_from(self.program.ext.len()).unwrap_or(u32::MAX);
-        self.program.ext.push(ext);
+        let next = u32::try_from(self.program.ext.len()).unwrap_or(u32::MAX);
+        // Instructions without operands share their entry, and so do branches to a label.
+        let shared = match ext {
+            Ext::Bra { target } => {
+                let label = self.f.labels.get_mut(target as usize);
+                label.map(|label| &mut label.branch)
+            }
+            Ext::Ret => self.f.plain.get_mut(0),
+            Ext::Exit => self.f.plain.get_mut(1),
+            Ext::Trap => self.f.plain.get_mut(2),
+            Ext::Nop => self.f.plain.get_mut(3),
+            Ext::Fence => self.f.plain.get_mut(4),
+            Ext::Yield => self.f.plain.get_mut(5),
+            _ => None,
+        };
+        let index = shared.map_or(next, |index| *index.get_or_insert(next));
+        if index == next {
+            self.program.ext.push(ext);
+        }
         self.emit(Op::Ext, 0, index, 0, 0, 0);
     }
 

@@ -3,7 +3,7 @@
 use super::function_state::{Scope, Storage};
 use super::{Decoder, Result, align_up, place_shared};
 use crate::error::PtxError;
-use crate::program::{Ext, Reg};
+use crate::program::{Mark, Reg};
 use crate::ptx::ast::{Operand, Space, Statement, Type, Var};
 
 /// Names, which no program has, of the elements of the vector registers that an instruction
@@ -207,8 +207,7 @@ impl<'m> Decoder<'m> {
     pub(super) fn collect_labels(&mut self, list: &'m [Statement<'m>]) {
         for statement in list {
             if let Statement::Label(name) = statement {
-                let id = u32::try_from(self.f.positions.len()).unwrap_or(u32::MAX);
-                self.f.positions.push(None);
+                let id = self.f.new_label();
                 self.scope_mut().labels.insert(name, id);
             }
         }
@@ -216,9 +215,9 @@ impl<'m> Decoder<'m> {
 
     pub(super) fn place_label(&mut self, name: &str, position: u32) -> Result<()> {
         let id = self.label(name)?;
-        match self.f.positions.get_mut(id as usize) {
-            Some(slot @ None) => {
-                *slot = Some(position);
+        match self.f.labels.get_mut(id as usize) {
+            Some(label) if label.position.is_none() => {
+                label.position = Some(position);
                 Ok(())
             }
             _ => self.invalid(format!("label {name} twice")),
@@ -239,38 +238,24 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    pub(super) fn find_targets(&self, name: &str) -> Option<Vec<u32>> {
+    /// Number of the table of the branch targets `name`.
+    pub(super) fn find_targets(&self, name: &str) -> Option<u32> {
         self.f
             .scopes
             .iter()
             .rev()
-            .find_map(|s| s.targets.get(name).cloned())
+            .find_map(|s| s.targets.get(name).copied())
     }
 
-    /// Replaces label numbers by positions in the branches from `start` on.
-    pub(super) fn patch_branches(&mut self, start: u32) -> Result<()> {
-        let resolve = |id: &mut u32| -> bool {
-            match self.f.positions.get(*id as usize).copied().flatten() {
-                Some(position) => {
-                    *id = position;
-                    true
-                }
-                None => false,
-            }
-        };
+    /// Replaces label numbers by positions in the branches of the function that begins at
+    /// `mark`.
+    pub(super) fn patch_branches(&mut self, mark: Mark) -> Result<()> {
         let mut complete = true;
-        for inst in self.program.code.get(start as usize..).unwrap_or_default() {
-            if inst.op != crate::program::Op::Ext {
-                continue;
-            }
-            match self.program.ext.get_mut(inst.a as usize) {
-                Some(Ext::Bra { target }) => complete &= resolve(target),
-                Some(Ext::BrxIdx { targets, .. }) => {
-                    for target in targets {
-                        complete &= resolve(target);
-                    }
-                }
-                _ => {}
+        for target in self.program.targets_from(mark) {
+            let label = self.f.labels.get(*target as usize);
+            match label.and_then(|label| label.position) {
+                Some(position) => *target = position,
+                None => complete = false,
             }
         }
         if complete {

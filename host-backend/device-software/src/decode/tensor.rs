@@ -214,7 +214,7 @@ impl<'m> Decoder<'m> {
         let to = self.address(to, MemSpace::Global)?;
         let from = self.address(from, MemSpace::Shared)?;
         let size = CopySize::Fixed(SIZE as u32);
-        self.ext(Ext::CopyAsync(CopyAsync::plain(to, from, size)));
+        self.ext(Ext::CopyAsync(Box::new(CopyAsync::plain(to, from, size))));
         Ok(true)
     }
 }

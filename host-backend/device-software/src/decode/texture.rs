@@ -165,7 +165,7 @@ impl<'m> Decoder<'m> {
             d.push(Some(Reg::R32(self.d32(operand)?)));
         }
         let float_coords = cty == Type::F32;
-        self.ext(Ext::Tex(TexRead {
+        self.ext(Ext::Tex(Box::new(TexRead {
             geometry: shape,
             float_coords,
             texture,
@@ -174,7 +174,7 @@ impl<'m> Decoder<'m> {
             gradients,
             d,
             gather: component,
-        }));
+        })));
         // All of a texture is resident: this device has no sparse arrays.
         if let Some(p) = resident {
             let t = self.f.temp_pred();
@@ -246,7 +246,7 @@ impl<'m> Decoder<'m> {
             });
         }
         let width = ty.size() as u8;
-        self.ext(Ext::Surf(SurfAccess {
+        self.ext(Ext::Surf(Box::new(SurfAccess {
             geometry: shape,
             store,
             mode,
@@ -254,7 +254,7 @@ impl<'m> Decoder<'m> {
             coords,
             width,
             regs,
-        }));
+        })));
         Ok(true)
     }
 }

@@ -44,16 +44,14 @@ impl MemoryDevice for SoftwareDevice {
             self.scheduler.settle();
         }
         if !self.memory.is_shared(memory) {
-            self.scheduler.settle();
-            if !self.scheduler.all_idle() {
-                let what = "the memory is in use by work that waits for the program";
-                return Err(Error::new(Status::OUT_OF_MEMORY, what));
-            }
             // If descriptors run out, the memory cannot be shared with other processes.
-            self.memory
-                .hand_out(memory)
-                .or_else(|_| self.memory.share(memory))
-                .map_err(|e| module::memory_error(&e))?;
+            let share = || {
+                let handed_out = self.memory.hand_out(memory);
+                handed_out.or_else(|_| self.memory.share(memory))
+            };
+            // Waiting for all work could take forever: host functions may wait for this call.
+            let shared = self.scheduler.pause(share);
+            shared.map_err(|e| module::memory_error(&e))?;
         }
         self.memory
             .alias(address, size, memory)
@@ -83,14 +81,8 @@ impl MemoryDevice for SoftwareDevice {
     fn memory_share(&mut self, address: u64) -> Result<OwnedFd> {
         self.scheduler.check()?;
         if !self.memory.is_handed_out(address) {
-            self.scheduler.settle();
-            if !self.scheduler.all_idle() {
-                let what = "the memory is in use by work that waits for the program";
-                return Err(Error::new(Status::OUT_OF_MEMORY, what));
-            }
-            self.memory
-                .hand_out(address)
-                .map_err(|e| module::memory_error(&e))?;
+            let shared = self.scheduler.pause(|| self.memory.hand_out(address));
+            shared.map_err(|e| module::memory_error(&e))?;
         }
         self.memory_export(address)
     }

@@ -25,7 +25,7 @@ impl ModuleDevice for SoftwareDevice {
         let arch = self.options.arch();
         let heap = self.limits.get(&heap::LIMIT).copied().unwrap_or(0);
         let (module, bytes) = Module::load(image, arch, &self.memory, &used, preferred, heap)
-            .inspect_err(|error| tracing::warn!(%error, "a module is refused"))?;
+            .inspect_err(|error| tracing::debug!(%error, "a module is refused"))?;
         if let Some(heap) = &module.heap {
             self.launching.heaps.add(Arc::clone(heap));
         }
@@ -100,14 +100,17 @@ impl ModuleDevice for SoftwareDevice {
     fn module_functions(&mut self, module: ModuleId) -> Result<Vec<String>> {
         self.scheduler.check()?;
         let program = &handle(self.code.modules.get(&module.0))?.program;
-        let mut entries: Vec<(usize, &String)> = program
+        let mut entries: Vec<(usize, &str)> = program
             .by_name
             .iter()
             .filter(|(_, func)| program.funcs.get(**func).is_some_and(|func| func.entry))
-            .map(|(name, func)| (*func, name))
+            .map(|(name, func)| (*func, &**name))
             .collect();
         entries.sort_unstable();
-        Ok(entries.into_iter().map(|(_, name)| name.clone()).collect())
+        Ok(entries
+            .into_iter()
+            .map(|(_, name)| name.to_owned())
+            .collect())
     }
 
     fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {

@@ -15,8 +15,8 @@ impl TextureDevice for SoftwareDevice {
 
     fn array_destroy(&mut self, array: ArrayId) -> Result<()> {
         self.scheduler.check()?;
-        let array = self.objects.remove_array(array)?;
-        self.scheduler.after_all(Box::new(move || drop(array)));
+        let free = self.objects.remove_array(array)?;
+        self.scheduler.after_all(Box::new(free));
         Ok(())
     }
 

@@ -34,10 +34,11 @@ impl Warp {
                 self.run.pc = *target;
                 Ok(Flow::Switch)
             }
-            Ext::BrxIdx { index, targets } => {
+            Ext::BrxIdx { index, table } => {
                 let next = self.run.pc + 1;
                 self.keep_active(active);
                 let row = self.r32[(self.run.bases.r32 + index) as usize].0;
+                let targets = env.program.targets(*table);
                 let mut left = active;
                 while left != 0 {
                     let lane = left.trailing_zeros();
@@ -156,8 +157,8 @@ impl Warp {
                     .funcs
                     .get(callee)
                     .filter(|_| offset.is_multiple_of(FUNCTION_STRIDE));
-                if let Some(refusal) = target.and_then(|f| f.refused.clone()) {
-                    return Err(fail(Fault::Refused(refusal)));
+                if let Some(refusal) = target.and_then(|f| f.refused.as_deref()) {
+                    return Err(fail(Fault::Refused(refusal.clone())));
                 }
                 let fits = target.is_some_and(|f| {
                     let same = |a: &[(u32, u32)], b: &[(u32, u32)]| {

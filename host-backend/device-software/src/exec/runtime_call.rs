@@ -200,7 +200,7 @@ fn launch(env: &Env<'_>, parameters: u64, tail: bool) -> Result<Answer, Fault> {
         .funcs
         .get(index)
         .ok_or(Fault::InvalidTarget(function))?;
-    if let Some(refusal) = &func.refused {
+    if let Some(refusal) = func.refused.as_deref() {
         return Err(Fault::Refused(refusal.clone()));
     }
     let mut bytes = vec![0; func.param_bytes as usize];

@@ -3,6 +3,7 @@
 use crate::attributes::MAX_THREADS;
 use crate::error::PtxError;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Rows of a frame and the constants in them.
 #[derive(Debug, Clone, Default)]
@@ -30,7 +31,7 @@ pub struct Bounds {
 #[derive(Debug, Clone, Default)]
 pub struct Func {
     /// Mangled name.
-    pub name: String,
+    pub name: Arc<str>,
     /// Whether it is a kernel.
     pub entry: bool,
     /// Its instructions.
@@ -59,8 +60,8 @@ pub struct Func {
     pub param_bytes: u32,
     /// The limits of its launches.
     pub bounds: Bounds,
-    /// Why it cannot run, if it or a function that it calls is refused.
-    pub refused: Option<PtxError>,
+    /// Why it cannot run, if it or a function that it calls is refused. Callers share it.
+    pub refused: Option<Arc<PtxError>>,
 }
 
 impl Func {

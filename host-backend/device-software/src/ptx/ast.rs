@@ -206,7 +206,7 @@ pub struct Instruction<'a> {
     /// Opcode with its modifiers, as written.
     pub opcode: &'a str,
     /// Operands in order.
-    pub operands: Vec<Operand<'a>>,
+    pub operands: Box<[Operand<'a>]>,
     /// Line.
     pub line: u32,
 }
@@ -221,7 +221,7 @@ pub enum Statement<'a> {
     /// `.reg .v2` or `.v4`: element type, number of elements, name.
     Vector(Type, usize, &'a str),
     /// A variable of the body.
-    Variable(Var<'a>),
+    Variable(Box<Var<'a>>),
     /// `name:`.
     Label(&'a str),
     /// An instruction.

@@ -19,13 +19,63 @@ pub enum Token<'a> {
     Punct(u8),
 }
 
-/// A token and the line it stands on.
+/// A token and the line it stands on. A text has as many tokens as characters, or fewer, so
+/// they take few bytes.
 #[derive(Debug, Clone, Copy)]
-pub struct Spanned<'a> {
-    /// The token.
-    pub token: Token<'a>,
+pub struct Spanned {
+    /// A number's bits, a character, or the start of a word in the text and, in the upper half,
+    /// its length.
+    value: u64,
     /// Line, from 1.
     pub line: u32,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Word,
+    Int,
+    F32,
+    F64,
+    Str,
+    Punct,
+}
+
+impl Spanned {
+    /// A token of `text`, which has less than 4 GiB.
+    fn new(token: Token<'_>, line: u32, text: &str) -> Self {
+        let place = |word: &str| {
+            let start = word.as_ptr().addr().saturating_sub(text.as_ptr().addr());
+            start as u64 | (word.len() as u64) << 32
+        };
+        let (kind, value) = match token {
+            Token::Word(word) => (Kind::Word, place(word)),
+            Token::Int(value) => (Kind::Int, value),
+            Token::F32(bits) => (Kind::F32, u64::from(bits)),
+            Token::F64(bits) => (Kind::F64, bits),
+            Token::Str(word) => (Kind::Str, place(word)),
+            Token::Punct(character) => (Kind::Punct, u64::from(character)),
+        };
+        Self { value, line, kind }
+    }
+
+    /// The token, of the text that was split.
+    #[must_use]
+    pub fn token<'a>(&self, text: &'a str) -> Token<'a> {
+        let start = self.value as u32 as usize;
+        let word = || {
+            let end = start + (self.value >> 32) as usize;
+            text.get(start..end).unwrap_or_default()
+        };
+        match self.kind {
+            Kind::Word => Token::Word(word()),
+            Kind::Int => Token::Int(self.value),
+            Kind::F32 => Token::F32(self.value as u32),
+            Kind::F64 => Token::F64(self.value),
+            Kind::Str => Token::Str(word()),
+            Kind::Punct => Token::Punct(self.value as u8),
+        }
+    }
 }
 
 fn word_start(c: u8) -> bool {
@@ -39,8 +89,12 @@ fn word_part(c: u8) -> bool {
 /// Splits `text` into tokens.
 ///
 /// # Errors
-/// [`PtxError::Invalid`] for a malformed literal, an open comment or a stray character.
-pub fn lex(text: &str) -> Result<Vec<Spanned<'_>>, PtxError> {
+/// [`PtxError::Invalid`] for a malformed literal, an open comment or a stray character, and for
+/// 4 GiB or more of text.
+pub fn lex(text: &str) -> Result<Vec<Spanned>, PtxError> {
+    if u32::try_from(text.len()).is_err() {
+        return Err(PtxError::invalid(0, "too long a text"));
+    }
     let bytes = text.as_bytes();
     let at = |i: usize| bytes.get(i).copied().unwrap_or(0);
     let mut out = Vec::with_capacity(text.len() / 4);
@@ -87,10 +141,7 @@ pub fn lex(text: &str) -> Result<Vec<Spanned<'_>>, PtxError> {
                 let body = text
                     .get(start..i)
                     .ok_or_else(|| PtxError::invalid(line, "string without end"))?;
-                out.push(Spanned {
-                    token: Token::Str(body),
-                    line,
-                });
+                out.push(Spanned::new(Token::Str(body), line, text));
                 i += 1;
             }
             _ if c.is_ascii_digit() || c == b'.' && at(i + 1).is_ascii_digit() => {
@@ -111,7 +162,7 @@ pub fn lex(text: &str) -> Result<Vec<Spanned<'_>>, PtxError> {
                 let body = text.get(start..i).unwrap_or("");
                 let token = number(body)
                     .ok_or_else(|| PtxError::invalid(line, format!("malformed number {body}")))?;
-                out.push(Spanned { token, line });
+                out.push(Spanned::new(token, line, text));
             }
             _ if word_start(c) && (c != b'%' || word_part(at(i + 1))) => {
                 let start = i;
@@ -132,22 +183,13 @@ pub fn lex(text: &str) -> Result<Vec<Spanned<'_>>, PtxError> {
                     && c == b'.'
                 {
                     let (first, rest) = word.split_at(next + 1);
-                    out.push(Spanned {
-                        token: Token::Word(first),
-                        line,
-                    });
+                    out.push(Spanned::new(Token::Word(first), line, text));
                     word = rest;
                 }
-                out.push(Spanned {
-                    token: Token::Word(word),
-                    line,
-                });
+                out.push(Spanned::new(Token::Word(word), line, text));
             }
             _ if c.is_ascii_graphic() => {
-                out.push(Spanned {
-                    token: Token::Punct(c),
-                    line,
-                });
+                out.push(Spanned::new(Token::Punct(c), line, text));
                 i += 1;
             }
             _ => return Err(PtxError::invalid(line, format!("unexpected byte {c:#04x}"))),

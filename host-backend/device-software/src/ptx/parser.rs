@@ -16,7 +16,8 @@ const MAX_COUNT: u64 = 1 << 36;
 type Result<T> = std::result::Result<T, PtxError>;
 
 struct Parser<'a> {
-    tokens: Vec<Spanned<'a>>,
+    text: &'a str,
+    tokens: Vec<Spanned>,
     at: usize,
     depth: u32,
     /// The first construct of the function at hand that this parser does not know.
@@ -31,6 +32,7 @@ struct Parser<'a> {
 /// [`PtxError`] with the line of the first malformed or unsupported construct.
 pub fn parse(text: &str) -> Result<Module<'_>> {
     let mut parser = Parser {
+        text,
         tokens: lex(text)?,
         at: 0,
         depth: 0,
@@ -60,11 +62,11 @@ struct Linkage {
 
 impl<'a> Parser<'a> {
     fn peek(&self) -> Option<Token<'a>> {
-        self.tokens.get(self.at).map(|s| s.token)
+        self.tokens.get(self.at).map(|s| s.token(self.text))
     }
 
     fn peek_at(&self, n: usize) -> Option<Token<'a>> {
-        self.tokens.get(self.at + n).map(|s| s.token)
+        self.tokens.get(self.at + n).map(|s| s.token(self.text))
     }
 
     fn line(&self) -> u32 {
@@ -312,7 +314,7 @@ impl<'a> Parser<'a> {
                     let first = self.at;
                     self.skip_nested(b'(', b')')?;
                     let list = self.tokens.get(first..self.at).unwrap_or_default();
-                    let is_managed = |s: &Spanned<'_>| s.token == Token::Word(".managed");
+                    let is_managed = |s: &Spanned| s.token(self.text) == Token::Word(".managed");
                     managed |= list.iter().any(is_managed);
                 }
                 _ if !word.starts_with('.') => return self.fail("expected a type"),
@@ -397,6 +399,7 @@ impl<'a> Parser<'a> {
                 return self.fail("more initial values than elements");
             }
         }
+        init.shrink_to_fit();
         let stride = ty.size() * width;
         let align = align.unwrap_or(stride.into());
         Ok(Var {

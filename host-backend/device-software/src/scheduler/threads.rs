@@ -26,7 +26,7 @@ impl Inner {
     }
 
     fn end(&self, state: &mut State, turn: u64) {
-        state.in_flight.remove(&turn);
+        state.turns.in_flight.remove(&turn);
         self.done.notify_all();
     }
 
@@ -50,6 +50,10 @@ impl Inner {
         loop {
             if state.stop {
                 return;
+            }
+            if state.turns.paused {
+                self.work.wait(&mut state);
+                continue;
             }
             if let Some((ticket, task)) = state.tasks.pop_front() {
                 let turn = state.begin();
@@ -228,11 +232,7 @@ fn fault_error(grid: &Grid, fault: &BlockFault) -> Error {
             Status::LAUNCH_FAILED
         }
     };
-    let name = grid
-        .program
-        .funcs
-        .get(grid.func)
-        .map_or("", |f| f.name.as_str());
+    let name = grid.program.funcs.get(grid.func).map_or("", |f| &f.name);
     let ([bx, by, bz], [tx, ty, tz]) = (fault.block, fault.thread);
     Error::new(
         status,

@@ -6,6 +6,7 @@ mod arithmetic;
 mod asynchronous;
 mod atomics;
 mod block_scale;
+mod branches;
 mod children;
 mod clusters;
 mod control;

@@ -3,7 +3,7 @@
 use crate::common::{Arg, Gpu, STREAM, module};
 use paragpu_device::conformance::settle;
 use paragpu_device::{
-    Conditional, ConditionalKind, CopyEnd, Device, GraphNode, Launch, Platform, StreamId,
+    Access, Conditional, ConditionalKind, CopyEnd, Device, GraphNode, Launch, Platform, StreamId,
     TextureResource, Work,
 };
 use paragpu_device_software::{Options, SoftwarePlatform};
@@ -45,6 +45,39 @@ fn blocking_streams_and_the_legacy_stream_wait_for_each_other() {
     drop(gate);
     settle(gpu.device.as_mut(), blocking).unwrap();
     assert_eq!(gpu.get32(0, 1), [9]);
+}
+
+#[test]
+fn memory_is_shared_while_work_that_uses_it_is_queued() {
+    let mut gpu = Gpu::new();
+    let text = module(
+        ".visible .entry k(.param .u64 data) { .reg .b32 %r<3>; .reg .b64 %rd<2>; .reg .pred %p;
+ld.param.u64 %rd1, [data]; AGAIN: atom.global.add.u32 %r1, [%rd1], 1; ld.volatile.global.u32 %r2, [%rd1+4];
+setp.eq.u32 %p, %r2, 0; @%p bra AGAIN; ret; }",
+    );
+    let f = gpu.kernel(&text, "k");
+    let (base, alias) = (gpu.arena, gpu.arena + 32 * CHUNK);
+    let [running, held, free] = [(); 3].map(|()| gpu.device.stream_create(1, 0).unwrap());
+    gpu.put32(0, &[1000, 0, 3, 4]);
+    let one = [1, 1, 1];
+    gpu.start_on(running, &f, one, one, 0, false, &[Arg::P(base)])
+        .unwrap();
+    let gate = hold(gpu.device.as_mut(), held);
+    gpu.device.memset(base + 8, 0, 7, 4, 1, 1, held).unwrap();
+    let write = Access::ReadWrite;
+    gpu.device
+        .memory_alias(alias, 16 * CHUNK, base, write)
+        .unwrap();
+    gpu.device.memory_share(base).unwrap();
+    assert!(!gpu.device.stream_query(running).unwrap());
+    // The kernel goes on in the memory, which has another address, too.
+    gpu.device.memset(alias + 4, 0, 1, 4, 1, 1, free).unwrap();
+    settle(gpu.device.as_mut(), running).unwrap();
+    drop(gate);
+    settle(gpu.device.as_mut(), held).unwrap();
+    let found = gpu.get32(0, 4);
+    assert!(found[0] > 1000);
+    assert_eq!(found[1..], [1, 7, 4]);
 }
 
 #[test]

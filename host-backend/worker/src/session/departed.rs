@@ -32,8 +32,11 @@ impl Departed {
 
     /// Adds destroyed objects. Returns the bytes that are no longer charged.
     pub(super) fn add(&mut self, gpu: &mut Gpu, streams: &mut Streams, bytes: u64) -> Outcome<u64> {
-        if bytes == 0 || !gpu.computes_on_host() {
+        if !gpu.computes_on_host() {
             return Ok(bytes);
+        }
+        if bytes == 0 {
+            return Ok(self.collect(gpu));
         }
         self.open += bytes;
         // After an error nothing is kept.

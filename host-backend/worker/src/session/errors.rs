@@ -41,7 +41,12 @@ impl Errors {
     /// Records an error that the device reported. A sticky one stays.
     pub(crate) fn note(&mut self, call: u16, error: &Error) {
         if error.status.is_sticky() && self.sticky.is_none() {
-            tracing::info!(%error, call, "the session's context is lost");
+            let what = "the session's context is lost";
+            match error.status {
+                Status::ECC_UNCORRECTABLE => tracing::warn!(%error, call, "{what}"),
+                // A kernel causes it at will, and its program is told.
+                _ => tracing::debug!(%error, call, "{what}"),
+            }
             self.sticky = Some(Deferred::new(call, error));
             self.is_new = true;
         }

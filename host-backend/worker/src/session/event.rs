@@ -1,6 +1,7 @@
 //! The guest's events, and the times of events that were recorded on another device.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use paragpu_abi::CU_EVENT_BLOCKING_SYNC;
 use paragpu_device::{EventId, Result, StreamId};
@@ -15,8 +16,11 @@ use crate::handles::Table;
 /// Times of events that were recorded before the session moved to this device.
 #[derive(Debug, Default)]
 struct EarlierTimes {
-    /// Milliseconds before `epoch`, by the guest's handle.
+    /// Milliseconds before the session left the device, by the guest's handle.
     before: BTreeMap<u64, f32>,
+    /// Milliseconds for which it was then on no device. Added to the ages, days of it would
+    /// cost the times between two earlier events their precision.
+    away: f32,
     /// An event of this device, reached when the session arrived.
     epoch: Option<EventId>,
 }
@@ -99,12 +103,16 @@ impl Events {
         Ok(match before {
             (None, None) => gpu.event_elapsed_time(from, to)?,
             (Some((start, _)), Some((end, _))) => start - end,
-            (Some((start, epoch)), None) => start + gpu.event_elapsed_time(epoch, to)?,
-            (None, Some((end, epoch))) => -(end + gpu.event_elapsed_time(epoch, from)?),
+            (Some((start, epoch)), None) => {
+                start + self.past.away + gpu.event_elapsed_time(epoch, to)?
+            }
+            (None, Some((end, epoch))) => {
+                -(end + self.past.away + gpu.event_elapsed_time(epoch, from)?)
+            }
         })
     }
 
-    /// Milliseconds from the event to this device's epoch, and the epoch, if the event was
+    /// The event's age when the session left an earlier device, and this device's epoch, if it was
     /// last recorded on an earlier device. A graph that records it here does not say so, and
     /// recreating the event recorded it before the epoch, if at all.
     fn earlier(
@@ -134,11 +142,11 @@ impl Events {
     ) -> Result<Vec<(u64, f32)>> {
         let now = reached_now(gpu)?;
         while !gpu.event_query(now)? {
-            let most = std::time::Duration::from_micros(200);
+            let most = Duration::from_micros(200);
             gpu.stream_doze(StreamId::LEGACY, most)?;
         }
         let epoch_age = match self.past.epoch {
-            Some(epoch) => gpu.event_elapsed_time(epoch, now)?,
+            Some(epoch) => self.past.away + gpu.event_elapsed_time(epoch, now)?,
             None => 0.0,
         };
         let mut ages = Vec::new();
@@ -160,9 +168,15 @@ impl Events {
     pub(crate) fn adopt(&mut self, gpu: &mut Gpu, ages: BTreeMap<u64, f32>) -> Result<()> {
         self.past = EarlierTimes {
             before: ages,
+            away: 0.0,
             epoch: Some(reached_now(gpu)?),
         };
         Ok(())
+    }
+
+    /// Notes for how long a session that arrived was on no device.
+    pub(crate) fn set_away(&mut self, time: Duration) {
+        self.past.away = time.as_secs_f32() * 1e3;
     }
 }
 

@@ -145,6 +145,11 @@ impl Charge {
         self.bytes
     }
 
+    /// Takes over another charge to the same account.
+    pub(crate) fn absorb(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
     /// Returns a part.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);

@@ -35,7 +35,7 @@ struct Module {
     /// Bytes of its variables, charged as device memory.
     variables: u64,
     /// The host memory charged for it.
-    _held: Charge,
+    held: Charge,
 }
 
 /// Device memory of a module's variables and heap. GPUs do not report it.
@@ -48,9 +48,11 @@ fn variables(gpu: &mut Gpu, module: ModuleId) -> u64 {
     sizes.fold(0, u64::saturating_add)
 }
 
-/// Host memory charged per byte of PTX: the parsed text and the program compiled
-/// from it.
-const TEXT: u64 = 40;
+/// Host memory charged per byte of PTX while it is loaded or linked: the parsed text and the
+/// program compiled from it, at worst (`tests/footprint.rs` of the software GPU).
+const COMPILING: u64 = 80;
+/// Host memory charged per byte of PTX afterwards, for the program.
+const COMPILED: u64 = 40;
 /// Host memory charged per byte of machine code, which a driver keeps unchanged.
 const BINARY: u64 = 2;
 
@@ -58,17 +60,17 @@ const BINARY: u64 = 2;
 /// device unpacks and compiles from it. A driver compiles PTX only if there is no
 /// machine code.
 fn weight(image: &[u8], gpu: &Gpu) -> u64 {
-    (image.len() as u64).saturating_add(unpacked_weight(image, gpu))
+    (image.len() as u64).saturating_add(unpacked_weight(image, gpu, COMPILING))
 }
 
-/// The part of [`weight`] beside the image itself.
-fn unpacked_weight(image: &[u8], gpu: &Gpu) -> u64 {
+/// The part of [`weight`] beside the image itself, with so many bytes per byte of PTX.
+fn unpacked_weight(image: &[u8], gpu: &Gpu, per_byte: u64) -> u64 {
     // An image with invalid headers is refused.
     let unpacked = paragpu_fatbin::unpacked(image, gpu.architecture()).unwrap_or_default();
     let compiles = unpacked.binary == 0 || gpu.computes_on_host();
     let text = if compiles { unpacked.text } else { 0 };
     let binary = unpacked.binary.saturating_mul(BINARY);
-    binary.saturating_add(text.saturating_mul(TEXT))
+    binary.saturating_add(text.saturating_mul(per_byte))
 }
 
 /// The options of a load or a link. The driver takes other options for pointers.
@@ -196,9 +198,12 @@ impl Modules {
         // Charged before it is read.
         let mut held = self.account.take(stored.size)?;
         let image = stored.load()?;
-        held.grow(unpacked_weight(&image, gpu))?;
+        let compiling = unpacked_weight(&image, gpu, COMPILING);
+        held.grow(compiling)?;
         let read = began.elapsed();
         let (id, mut log) = gpu.module_load(&Arc::clone(&image).into(), &options)?;
+        let compiled = unpacked_weight(&image, gpu, COMPILED);
+        held.shrink(compiling.saturating_sub(compiled));
         let loaded = began.elapsed();
         let variables = variables(gpu, id);
         if let Err(fault) = memory.charge(variables) {
@@ -211,7 +216,7 @@ impl Modules {
             id,
             search: CodeSearch::begin(image, gpu.architecture()),
             variables,
-            _held: held,
+            held,
         };
         self.modules.insert(call.module.0, module);
         truncate(&mut log);
@@ -279,17 +284,19 @@ impl Modules {
         Ok((hash, size, log))
     }
 
+    /// Unloads a module. Returns the charge for it: work in flight may use its code.
     pub(crate) fn unload(
         &mut self,
         gpu: &mut Gpu,
         memory: &mut DeviceMemory,
         handle: u64,
-    ) -> Outcome<()> {
+    ) -> Outcome<Charge> {
         let module = self.modules.remove(handle)?;
         memory.discharge(module.variables);
         memory.count();
         self.kernels.retain(|_, kernel| kernel.module != handle);
-        Ok(gpu.module_unload(module.id)?)
+        gpu.module_unload(module.id)?;
+        Ok(module.held)
     }
 
     pub(crate) fn function(&mut self, gpu: &mut Gpu, call: &FunctionGet<'_>) -> Outcome<Function> {

@@ -8,6 +8,7 @@ use super::event::Events;
 use super::gpu::Gpu;
 use super::graph::Graphs;
 use super::green::Greens;
+use super::host_account::Charge;
 use super::host_function::HostFunctions;
 use super::module::Modules;
 use super::stream::Streams;
@@ -63,12 +64,28 @@ impl Objects {
     ) -> Outcome<()> {
         match self.live.admit(change, number, payload) {
             Err(_) if !self.departed.is_empty() => {
-                let freed = self.departed.settle(gpu, &mut self.streams)?;
-                self.live.give_back(freed);
+                self.reclaim(gpu)?;
                 self.live.admit(change, number, payload)
             }
             admitted => admitted,
         }
+    }
+
+    /// Returns the charges of destroyed objects that the device no longer keeps.
+    pub(crate) fn reclaim(&mut self, gpu: &mut Gpu) -> Outcome<()> {
+        if !self.departed.is_empty() {
+            let freed = self.departed.settle(gpu, &mut self.streams)?;
+            self.live.give_back(freed);
+        }
+        Ok(())
+    }
+
+    /// Keeps the charge of a destroyed object for as long as the device keeps the object.
+    pub(crate) fn depart(&mut self, gpu: &mut Gpu, charge: Charge) -> Outcome<()> {
+        let bytes = self.live.keep(charge);
+        let freed = self.departed.add(gpu, &mut self.streams, bytes)?;
+        self.live.give_back(freed);
+        Ok(())
     }
 
     /// Records the effect of a successful call.

@@ -2,13 +2,15 @@
 //!
 //! The guest passes the descriptor, so the file may be of any kind, and its owner may
 //! truncate it at any time. Only files in memory (tmpfs, memfd) are mapped: a page fault
-//! in a FUSE or network file waits for a server, which may be the guest's. Pages that a
-//! file loses are replaced by pages of zeros ([`crate::sys::lost_pages`]).
+//! in a FUSE or network file waits for a server, which may be the guest's, and so do
+//! fstat(2) and fstatfs(2). Whether a file has seals is known without its server, and only
+//! files in memory have them. Pages that a file loses are replaced by pages of zeros
+//! ([`crate::sys::lost_pages`]).
 
 use std::os::fd::AsFd;
 
 use paragpu_protocol::status::Status;
-use rustix::fs::{FileType, fstat, fstatfs};
+use rustix::fs::{FileType, fcntl_get_seals, fstat, fstatfs};
 
 use super::host_account::Charge;
 use super::shadow::PAGE;
@@ -40,6 +42,11 @@ impl SharedFile {
         offset: u64,
         held: Charge,
     ) -> Outcome<Self> {
+        const WHICH: &str = "only regular files in memory are shared";
+        // First: with seals it is of tmpfs or hugetlbfs, which have no server.
+        if fcntl_get_seals(&file).is_err() {
+            return fail(Status::INVALID_VALUE, WHICH);
+        }
         let status = match fstat(&file) {
             Ok(status) => status,
             Err(errno) => {
@@ -50,10 +57,7 @@ impl SharedFile {
         let in_memory =
             fstatfs(&file).is_ok_and(|system| u64::try_from(system.f_type) == Ok(TMPFS));
         if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile || !in_memory {
-            return fail(
-                Status::INVALID_VALUE,
-                "only regular files in memory are shared",
-            );
+            return fail(Status::INVALID_VALUE, WHICH);
         }
         let length = u64::try_from(status.st_size).unwrap_or(0);
         let length = length.checked_next_multiple_of(PAGE).unwrap_or(0);

@@ -2,9 +2,10 @@
 
 use paragpu_protocol::codec::{Bytes, Field as _, Text, encode_all};
 use paragpu_protocol::handle::{
-    ArrayHandle, EventHandle, FunctionHandle, ModuleHandle, StreamHandle, SurfaceHandle,
-    TextureHandle,
+    ArrayHandle, DeviceAddress, EventHandle, FunctionHandle, ModuleHandle, StreamHandle,
+    SurfaceHandle, TextureHandle,
 };
+use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 use paragpu_protocol::types::{
@@ -13,7 +14,7 @@ use paragpu_protocol::types::{
     encode_pairs, pairs,
 };
 
-use super::{MODULE, elapsed, kernel, launch, load_module};
+use super::{MODULE, elapsed, image_of, kernel, launch, load_image, load_module};
 use crate::testing::guest::{Guest, decode};
 
 const STREAM: StreamHandle = StreamHandle(16);
@@ -252,6 +253,53 @@ fn modules_and_kernels() {
     guest.fails(&ModuleUnload { module: MODULE }, Status::INVALID_HANDLE);
     // Its kernels are destroyed with it.
     check_unknown(&mut guest, function);
+    guest.goodbye();
+}
+
+#[test]
+fn a_module_is_charged_while_work_in_flight_may_use_it() {
+    let mut guest = Guest::new();
+    // The device's first stream.
+    let (id, size) = (1, 5000);
+    stream(&guest);
+    let address = guest.regions.arena;
+    let map = MemMap {
+        address: DeviceAddress(address),
+        size: CHUNK,
+    };
+    guest.call(&map).unwrap();
+    let hash = image_of(&guest, &vec![7; size]);
+    guest.call(&ContextSynchronize {}).unwrap();
+    let before = guest.counters().host_memory;
+    load_image(&mut guest, hash);
+    let loaded = guest.counters().host_memory;
+    assert!(loaded >= before + size as u64);
+    guest.device.hold(id, true);
+    guest.post(&Memset {
+        destination: address,
+        pitch: 0,
+        value: 7,
+        element: 1,
+        width: 64,
+        height: 1,
+        stream: STREAM,
+    });
+    guest.call(&ModuleUnload { module: MODULE }).unwrap();
+    assert!(guest.counters().host_memory >= loaded);
+    guest.device.hold(id, false);
+    guest.call(&StreamSynchronize { stream: STREAM }).unwrap();
+    // It makes room for the next one.
+    let unknown = ModuleLoad {
+        module: MODULE,
+        hash: [0; 32],
+        options: Bytes(&[]),
+    };
+    guest.fails(&unknown, Status::NOT_FOUND);
+    assert_eq!(guest.counters().host_memory, before);
+    // With an idle device, it goes at once.
+    load_image(&mut guest, hash);
+    guest.call(&ModuleUnload { module: MODULE }).unwrap();
+    assert_eq!(guest.counters().host_memory, before);
     guest.goodbye();
 }
 

@@ -138,6 +138,7 @@ fn a_question_about_shadows_is_answered_behind_a_wait() {
         whole[..15].to_vec(),
         range(address + 16, 4096),
         range(address, size + 4096),
+        range(address, ShadowChanges::MOST_ASKED + 4096),
         range(u64::MAX - 4095, 4096),
         whole.repeat(65),
     ] {
@@ -147,6 +148,21 @@ fn a_question_about_shadows_is_answered_behind_a_wait() {
         };
         guest.fails(&bad, Status::INVALID_VALUE);
     }
+    // Each range is inside a shadow.
+    let size = ShadowChanges::MOST_ASKED / 4;
+    let address = address + ShadowChanges::MOST_ASKED;
+    guest
+        .call(&ShadowCreate {
+            address: ShadowAddress(address),
+            size,
+        })
+        .unwrap();
+    let many = range(address, size).repeat(5);
+    let bad = ShadowChanges {
+        after: 0,
+        ranges: Bytes(&many),
+    };
+    guest.fails(&bad, Status::INVALID_VALUE);
     guest.goodbye();
 }
 

@@ -178,6 +178,8 @@ impl Session {
 
 #[cfg(all(test, feature = "software"))]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use paragpu_protocol::call::WireCall;
     use paragpu_protocol::codec::{Bytes, encode_all};
     use paragpu_protocol::handle::{EventHandle, GraphExecHandle, StreamHandle};
@@ -189,6 +191,7 @@ mod tests {
 
     use crate::live::Recorded;
     use crate::session::Session;
+    use crate::transfer::identity::Identity;
     use crate::transfer::tests::{alone, file_of, session, settle, write};
 
     const GRAPH: GraphExecHandle = GraphExecHandle(300);
@@ -255,6 +258,13 @@ mod tests {
         events.event_elapsed_time(&mut session.gpu, &call).unwrap()
     }
 
+    fn set_token(session: &mut Session, token: [u8; 16]) {
+        let identity = session.transfer.identity().clone();
+        session
+            .transfer
+            .set_identity(Identity { token, ..identity });
+    }
+
     fn restored(state: &[u8]) -> Session {
         let mut restored = session(1, 1 << 30);
         restored.read_file(&file_of(state)).unwrap();
@@ -292,6 +302,56 @@ mod tests {
         let state = write(&mut second);
         drop(second);
         let later = times(&mut restored(&state));
+        assert!((time - later).abs() < 0.01, "{time} {later}");
+    }
+
+    #[test]
+    fn times_of_events_include_the_time_since_a_checkpoint() {
+        let _alone = alone();
+        let (original, copy) = ([1; 16], [2; 16]);
+        let mut first = session(1, 1 << 30);
+        set_token(&mut first, original);
+        create(&mut first);
+        perform(&mut first, &Recorded::of(&record(BEFORE)));
+        let state = write(&mut first);
+        drop(first);
+
+        let minute = Duration::from_mins(1);
+        let time = |written: SystemTime, token| {
+            let file = file_of(&state);
+            file.set_modified(written).unwrap();
+            let mut restored = session(1, 1 << 30);
+            set_token(&mut restored, token);
+            restored.read_file(&file).unwrap();
+            perform(&mut restored, &Recorded::of(&record(AFTER)));
+            elapsed(&mut restored, BEFORE, AFTER)
+        };
+        let now = SystemTime::now();
+        assert!(time(now - minute, original) >= 60_000.0);
+        // The clock was set back; a copy's program did not wait.
+        for (written, token) in [(now + minute, original), (now - minute, copy)] {
+            assert!((0.0..60_000.0).contains(&time(written, token)));
+        }
+    }
+
+    #[test]
+    fn times_before_a_checkpoint_stay_exact() {
+        let _alone = alone();
+        let mut first = session(1, 1 << 30);
+        create(&mut first);
+        perform(&mut first, &Recorded::of(&record(BEFORE)));
+        std::thread::sleep(Duration::from_millis(3));
+        perform(&mut first, &Recorded::of(&record(AFTER)));
+        let time = elapsed(&mut first, BEFORE, AFTER);
+        let file = file_of(&write(&mut first));
+        drop(first);
+
+        // A 32-bit number of the milliseconds of some days is a multiple of 8 or more.
+        let week = Duration::from_hours(24 * 7);
+        file.set_modified(SystemTime::now() - week).unwrap();
+        let mut restored = session(1, 1 << 30);
+        restored.read_file(&file).unwrap();
+        let later = elapsed(&mut restored, BEFORE, AFTER);
         assert!((time - later).abs() < 0.01, "{time} {later}");
     }
 }

@@ -14,7 +14,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter, Read, Seek};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use paragpu_communicator::Receiver;
 use paragpu_protocol::codec::{decode_all, encode_all};
@@ -182,17 +182,18 @@ impl Session {
         let orders = std::sync::Arc::clone(self.transfer.orders());
         let bytes = file.metadata()?.len();
         let mut scanner = Scanner::new(BufReader::with_capacity(1 << 20, file));
-        let head = match scanner.record()? {
+        // The daemon chose it; that of a copy differs from the original's.
+        let given = self.transfer.identity().token;
+        let (head, is_copy) = match scanner.record()? {
             (Kind::Head, payload) => {
                 let mut identity = Identity::decode(payload)?;
-                // A copy has a token of its own, which the daemon chose.
-                let given = self.transfer.identity().token;
-                if given != [0; 16] {
+                let is_copy = given != [0; 16] && given != identity.token;
+                if is_copy {
                     identity.token = given;
                 }
                 let length = payload.len();
                 self.take_identity(identity)?;
-                length
+                (length, is_copy)
             }
             _ => return Err(StateError::Order("it does not begin with its head")),
         };
@@ -244,7 +245,13 @@ impl Session {
                 (Kind::Contents, _) => {
                     return Err(StateError::Order("contents among the records"));
                 }
-                (kind, payload) => self.take_record(&mut filling, kind, payload)?,
+                (kind, payload) => {
+                    self.take_record(&mut filling, kind, payload)?;
+                    // The program has waited, unless it is a copy, too.
+                    if kind == Kind::Bookkeeping && !is_copy {
+                        self.objects.events.set_away(age(file)?);
+                    }
+                }
             }
         }
     }
@@ -274,6 +281,12 @@ impl Session {
 
 /// Size of the payload of [`Kind::Layout`].
 const LAYOUT: usize = 16;
+
+/// The time since a file was written. Zero if the clock was set back since.
+fn age(file: &File) -> Result<Duration, StateError> {
+    let written = file.metadata()?.modified()?;
+    Ok(written.elapsed().unwrap_or_default())
+}
 
 /// Reports how much of the memory is copied.
 fn progress(orders: &Orders) -> impl FnMut(u64, u64) {

@@ -218,7 +218,7 @@ fn bytes(chunks: &[Chunk]) -> u64 {
     chunks.iter().map(Chunk::size).sum()
 }
 
-/// The creating call of each object of a session.
+/// The creating call of each object of a session, by the [owner](Chunk::owner) of its chunks.
 pub(crate) type Owners = BTreeMap<Name, Recorded>;
 
 /// The creating call of each of the session's current objects.
@@ -229,18 +229,20 @@ pub(crate) fn owners(session: &Session) -> Owners {
         .in_order()
         .filter(|(_, creates, _)| *creates);
     created
-        .map(|(name, _, call)| (name, call.clone()))
+        .map(|(name, _, call)| (session.owner(name), call.clone()))
         .collect()
 }
 
-/// Returns a test whether a chunk's object is the same now and then.
+/// Returns a test whether a chunk's object exists and is the same now and then.
 fn same<'a>(now: &'a Owners, then: &'a Owners) -> impl Fn(&Chunk) -> bool + 'a {
     let modules =
         |owners: &'a Owners| owners.range((ObjectKind::Module, 0)..=(ObjectKind::Module, u64::MAX));
     let same_modules = modules(now).eq(modules(then));
     move |chunk| match chunk.is_variable() {
         true => same_modules,
-        false => now.get(&chunk.owner()) == then.get(&chunk.owner()),
+        false => now
+            .get(&chunk.owner())
+            .is_some_and(|call| then.get(&chunk.owner()) == Some(call)),
     }
 }
 

@@ -3,6 +3,8 @@
 //! Both sides list the chunks of the same objects in the same order, so the n-th hashes
 //! of both sides cover the same bytes.
 
+use std::collections::BTreeSet;
+
 use paragpu_device::CopyEnd;
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::{Bytes, Field, Reader, decode_all};
@@ -337,6 +339,15 @@ impl Objects {
 }
 
 impl Session {
+    /// The owner of an object's chunks: pinned memory outside the window is a shadow.
+    pub(super) fn owner(&self, name: Name) -> Name {
+        let address = match name {
+            (ObjectKind::HostMemory, offset) => self.host.shadow_of_pin(offset),
+            _ => None,
+        };
+        address.map_or(name, |address| (ObjectKind::Shadow, address))
+    }
+
     /// All chunks of the session's memory, in order, with those of the window if
     /// `window`.
     pub(crate) fn chunks(&mut self, window: bool) -> Result<Vec<Chunk>, StateError> {
@@ -387,7 +398,15 @@ impl Session {
                 }
             }
         }
-        for (address, size) in self.host.shadows() {
+        // Those that the program has destroyed remain while work in flight may use them.
+        let live = &self.objects.live;
+        let pins = live.names(ObjectKind::HostMemory);
+        let pins = pins.map(|offset| self.owner((ObjectKind::HostMemory, offset)));
+        let shadows = live.names(ObjectKind::Shadow);
+        let shadows = shadows.map(|address| (ObjectKind::Shadow, address));
+        let owners: BTreeSet<Name> = pins.chain(shadows).collect();
+        let is_live = |(address, _): &(u64, u64)| owners.contains(&(ObjectKind::Shadow, *address));
+        for (address, size) in self.host.shadows().filter(is_live) {
             cut(MemoryKind::Shadow, address, size, &mut chunks);
             cut(MemoryKind::Agreed, address, size, &mut chunks);
         }

@@ -3,10 +3,11 @@
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use paragpu_device::{HEAP, StreamId};
+use paragpu_device::{Error, HEAP, StreamId};
 use paragpu_protocol::call::{Effect, WireCall as _};
 use paragpu_protocol::codec::{Bytes, DecodeError, Field, Reader, decode_all};
 use paragpu_protocol::handle::ObjectKind;
+use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{CtxSetLimit, EventRecord, MemMap, ShadowJoin};
 
 use super::shared::{Delivery, Mapping, Peers};
@@ -101,6 +102,26 @@ pub(super) fn refused<T>(outcome: Outcome<T>) -> Result<T, StateError> {
             Fault::Stall => "the device has no staging memory".into(),
         })
     })
+}
+
+/// Adds to the error of a full device how much of its memory is free.
+fn with_memory(gpu: &mut Gpu, mut error: Error) -> Error {
+    if error.status == Status::OUT_OF_MEMORY
+        && error.detail.is_empty()
+        && let Ok(memory) = gpu.memory_info()
+    {
+        let (free, total) = (memory.free, memory.total);
+        error.detail = format!("{free} of the {total} bytes of its memory are free");
+    }
+    error
+}
+
+/// As [`refused`], with what [`with_memory`] adds.
+fn refused_by<T>(gpu: &mut Gpu, outcome: Outcome<T>) -> Result<T, StateError> {
+    refused(outcome.map_err(|fault| match fault {
+        Fault::Call(error) => Fault::Call(with_memory(gpu, error)),
+        other => other,
+    }))
 }
 
 /// Names the call that the device could not execute.
@@ -355,14 +376,15 @@ impl Session {
             // They are recreated with the other objects.
             let (memory, live) = (&mut self.memory, &mut self.objects.live);
             refused(memory.end_aliases_of(&mut self.gpu, live, &mut self.replies.link, address))?;
-            let mapped = refused(self.memory.import(
+            let mapped = self.memory.import(
                 &mut self.gpu,
                 &mut self.replies.link,
                 address,
                 size,
                 descriptor,
-            ));
-            let mapped = mapped.map_err(|error| unexecuted(MemMap::INFO.name, &error))?;
+            );
+            let mapped = refused_by(&mut self.gpu, mapped)
+                .map_err(|error| unexecuted(MemMap::INFO.name, &error))?;
             let delivery = if mapped {
                 Delivery::Taken
             } else {
@@ -464,13 +486,15 @@ impl Session {
             call: number,
         };
         let earlier = self.replies.errors.replace_deferred(None);
-        let done = refused((handler.execute)(self, at, &call.payload));
+        let done = (handler.execute)(self, at, &call.payload);
+        let done = refused_by(&mut self.gpu, done);
         let failed = self.replies.errors.replace_deferred(earlier);
         let failed = match (done, failed) {
             (Ok(true), None) => return Ok(()),
             (Err(error), _) => error,
             (_, Some(failed)) => {
-                StateError::Impossible(format!("{} {}", failed.status, failed.detail))
+                let error = Error::new(failed.status, failed.detail);
+                StateError::Impossible(with_memory(&mut self.gpu, error).to_string())
             }
             (Ok(false), None) => StateError::Impossible("it would have to wait".into()),
         };

@@ -520,7 +520,12 @@ impl Source {
             return Ok(());
         };
         if !self.local || self.token.take() {
-            let reason = format!("the destination was lost at the switchover: {error}");
+            // A guest that reconnects by itself may be there already.
+            let why = match &error {
+                StateError::Io(error) => error.to_string(),
+                other => other.to_string(),
+            };
+            let reason = format!("the destination was lost at the switchover: {why}");
             return Err(StateError::Impossible(reason));
         }
         tracing::warn!(%error, "the link broke when the session was handed over");

@@ -616,6 +616,17 @@ fn a_gpu_without_enough_memory_refuses() {
     let mut small = session(1, 128 << 20);
     let error = read(&mut small, &state).unwrap_err();
     assert!(error.to_string().contains("MemMap"), "{error}");
+    drop(small);
+    // Others use most of it.
+    let mut full = session(1, 512 << 20);
+    let others = full.gpu.regions().arena + (1 << 30);
+    full.gpu.memory_map(others, 256 << 20).unwrap();
+    let error = read(&mut full, &state).unwrap_err().to_string();
+    let rest = format!(" of the {} bytes of its memory are free", 512 << 20);
+    assert!(
+        error.contains("MemMap") && error.ends_with(&rest),
+        "{error}"
+    );
 }
 
 #[test]

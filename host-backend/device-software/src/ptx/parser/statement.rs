@@ -16,13 +16,18 @@ impl<'a> Parser<'a> {
         loop {
             if self.eat(b'}') {
                 self.depth -= 1;
+                // A module has many short lists: none takes more room than its entries.
+                out.shrink_to_fit();
                 return Ok(out);
             }
             if self.eat(b';') {
                 continue;
             }
             if self.eat(b'{') {
-                out.push(Statement::Block(self.block()?));
+                let block = self.block()?;
+                if !block.is_empty() {
+                    out.push(Statement::Block(block));
+                }
                 continue;
             }
             match self.peek() {
@@ -91,7 +96,10 @@ impl<'a> Parser<'a> {
                 };
                 let mut vars = Vec::new();
                 self.variables(space, Linkage::default(), &mut vars)?;
-                out.extend(vars.into_iter().map(Statement::Variable));
+                out.extend(
+                    vars.into_iter()
+                        .map(|var| Statement::Variable(Box::new(var))),
+                );
                 Ok(())
             }
             ".loc" => {
@@ -187,6 +195,7 @@ impl<'a> Parser<'a> {
                 targets.push(self.word()?);
             }
             self.expect(b';')?;
+            targets.shrink_to_fit();
             out.push(Statement::Targets(name, targets));
         } else if self.eat_word(".callprototype") {
             // A call has its own parameters.
@@ -225,7 +234,7 @@ impl<'a> Parser<'a> {
         Ok(Statement::Instruction(Instruction {
             guard,
             opcode,
-            operands,
+            operands: operands.into_boxed_slice(),
             line,
         }))
     }
@@ -247,6 +256,7 @@ impl<'a> Parser<'a> {
             }
         }
         self.depth -= 1;
+        out.shrink_to_fit();
         Ok(out)
     }
 
@@ -302,6 +312,7 @@ impl<'a> Parser<'a> {
             more.push(self.operand()?);
         }
         self.expect(b']')?;
+        more.shrink_to_fit();
         // Unified memory needs no other access.
         self.eat_word(".unified");
         Ok(Operand::Address { base, offset, more })

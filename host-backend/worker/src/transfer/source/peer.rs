@@ -54,6 +54,18 @@ pub(super) fn send_descriptors(
     handshake::send_with_fds(socket, ARRIVE, 0, 0, &[], fds, deadline).map_err(carried)
 }
 
+/// Replaces an error of the link with a sentence.
+pub(super) fn broken(error: StateError) -> StateError {
+    let why = match &error {
+        StateError::Io(error) => error.to_string(),
+        StateError::Incomplete => "it was closed".to_owned(),
+        _ => return error,
+    };
+    StateError::Impossible(format!(
+        "the link to the destination broke, so the session continues here: {why}"
+    ))
+}
+
 impl Peer {
     /// A destination that knows which session will arrive.
     pub(super) fn new(socket: UnixStream) -> std::io::Result<Self> {
@@ -143,7 +155,8 @@ impl Peer {
         Ok(there)
     }
 
-    /// Replaces an error of the link with the destination's reason, if it gave up.
+    /// Replaces an error of the link with the destination's reason, if it gave up, or else with
+    /// a sentence about the link.
     pub(super) fn why(&mut self, error: StateError) -> StateError {
         if !matches!(error, StateError::Io(_) | StateError::Incomplete) {
             return error;
@@ -157,7 +170,7 @@ impl Peer {
                 Err(_) => break,
             }
         }
-        error
+        broken(error)
     }
 
     /// The next record, which must be of this kind.

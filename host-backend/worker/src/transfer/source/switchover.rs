@@ -14,6 +14,7 @@ use paragpu_protocol::handshake::Move;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Source;
+use super::peer::broken;
 use crate::error::SessionEnd;
 use crate::intake::refusal_reason;
 use crate::session::Session;
@@ -86,7 +87,7 @@ fn ready(fd: BorrowedFd<'_>, patience: Duration) -> PollFlags {
 
 impl From<StateError> for NotStopped {
     fn from(error: StateError) -> Self {
-        Self::Continues(error.to_string())
+        Self::Continues(broken(error).to_string())
     }
 }
 

@@ -15,18 +15,24 @@ use paragpu_control::turn::{Turn, TurnRequest};
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::Control;
-use paragpu_protocol::handle::{DeviceAddress, ModuleHandle, StreamHandle};
+use paragpu_protocol::handle::{
+    DeviceAddress, ModuleHandle, ShadowAddress, StreamHandle, WindowOffset,
+};
 use paragpu_protocol::handshake::Move;
-use paragpu_protocol::layout::CHUNK;
-use paragpu_protocol::table::{MemMap, Memset, ModuleLoad, ModuleUnload, StreamCreate};
+use paragpu_protocol::layout::{BULK_TOKEN_BYTES, CHUNK};
+use paragpu_protocol::table::{
+    HostMap, MemMap, Memset, ModuleLoad, ModuleUnload, ShadowCreate, ShadowDestroy, StreamCreate,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::objects::RELOADS;
 use crate::session::Session;
+use crate::session::host_memory::Pinned;
 use crate::session::transfer::TaskKind;
 use crate::testing::device::{TestDevice, UNLISTED};
 use crate::testing::guest::setup;
 use crate::transfer::orders::{Departure, Orders, Report, Step};
+use crate::transfer::precopy::{Owners, PreCopy, owners};
 use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
 use crate::transfer::tests::{PTX, alone, settle, shareable, store};
 use crate::turns::{TurnState, Turns};
@@ -270,6 +276,84 @@ fn a_session_waits_for_others_that_are_behind() {
     }
     // It stops only now that the destination has its objects.
     assert_eq!(begun.record().0, Kind::Bookkeeping);
+}
+
+#[test]
+fn a_session_whose_link_breaks_says_that_it_stays() {
+    let _alone = alone();
+    let (say, reports) = channel();
+    let mut session = shareable();
+    session
+        .transfer
+        .set_orders(Arc::new(Orders::new(move |report| {
+            let _ = say.send(report);
+        })));
+    let mut begun = Begun::new(session);
+    assert_eq!(begun.record().0, Kind::Head);
+    let both = std::net::Shutdown::Both;
+    begun.destination.shutdown(both).unwrap();
+    begun.gives_up();
+    let Some(Report::Failed(reason)) = reports.try_iter().last() else {
+        panic!("it moved");
+    };
+    let expected = "the link to the destination broke, so the session continues here: ";
+    assert!(reason.starts_with(expected), "{reason}");
+}
+
+/// The bytes to copy to a destination that has the objects of `sent`.
+fn bytes_to_copy(session: &mut Session, sent: Owners) -> u64 {
+    let chunks = session.chunks(false).unwrap();
+    let precopy = PreCopy::new(session, sent, chunks, false).unwrap();
+    precopy.mover.keep(session);
+    precopy.all
+}
+
+#[test]
+fn a_shadow_that_is_only_waiting_to_be_dropped_is_not_copied() {
+    let device = TestDevice::default();
+    let mut session = Session::new(setup(&device), Arc::new(Nowhere), None);
+    let size = 8192;
+    let address = ShadowAddress(session.gpu.regions().shadow);
+    let create = Recorded::of(&ShadowCreate { address, size });
+    session.perform(&create).unwrap();
+    let sent = owners(&session);
+    // Each has the device's copy and the agreed state.
+    assert_eq!(bytes_to_copy(&mut session, sent), 2 * size);
+
+    // Work in flight may use it: the host keeps it, the destination does not get it.
+    device.hold(0, true);
+    let set = Memset {
+        destination: address.0,
+        pitch: 0,
+        value: 7,
+        element: 1,
+        width: 64,
+        height: 1,
+        stream: StreamHandle(0),
+    };
+    session.perform(&Recorded::of(&set)).unwrap();
+    let destroy = Recorded::of(&ShadowDestroy { address });
+    session.perform(&destroy).unwrap();
+    session.host.check_shadow(address.0).unwrap();
+    let sent = owners(&session);
+    assert!(sent.is_empty(), "{sent:?}");
+    assert_eq!(bytes_to_copy(&mut session, sent), 0);
+    device.hold(0, false);
+}
+
+#[test]
+fn memory_is_copied_only_to_a_destination_that_has_it_pinned() {
+    let device = TestDevice::default();
+    let mut session = Session::new(setup(&device), Arc::new(Nowhere), None);
+    // It has moved away from its window before.
+    session.leave_window(Pinned::Here);
+    let sent = owners(&session);
+    let (offset, size) = (WindowOffset(BULK_TOKEN_BYTES), 8192);
+    let pin = Recorded::of(&HostMap { offset, size });
+    session.perform(&pin).unwrap();
+    assert_eq!(bytes_to_copy(&mut session, sent), 0);
+    let sent = owners(&session);
+    assert_eq!(bytes_to_copy(&mut session, sent), 2 * size);
 }
 
 #[test]

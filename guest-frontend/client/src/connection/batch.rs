@@ -1,0 +1,65 @@
+//! Calls that share a round trip.
+
+use paragpu_protocol::call::WireCall;
+use paragpu_protocol::reply::{self, Reply};
+
+use super::reply_slots::Lease;
+use super::{Link, Message, encoded};
+use crate::error::Result;
+use crate::statistics;
+
+/// Maximum number of calls without a reply.
+const MOST: usize = 64;
+
+impl Link {
+    /// Sends calls together, waits for all replies, and reads those of the calls that succeed.
+    /// Other errors than those of the link are dropped.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub(crate) fn call_all<'a, C: WireCall<'a>>(
+        &self,
+        calls: &[C],
+        mut read: impl FnMut(&C, C::Reply<'_>),
+    ) -> Result<()> {
+        for together in calls.chunks(MOST) {
+            self.check()?;
+            let _waiting = statistics::count_synchronous(C::INFO.number);
+            let sent: Vec<_> = together.iter().map(|call| self.begin(call)).collect();
+            let flushed = self.flush();
+            for (call, lease) in together.iter().zip(sent) {
+                let Some((lease, slot)) = lease.as_ref().and_then(|it| Some((it, it.slot()?)))
+                else {
+                    continue;
+                };
+                self.wait(lease.index(), slot, self.spin());
+                let payload = slot.take().unwrap_or_default();
+                match reply::decode::<C::Reply<'_>>(&payload) {
+                    Ok(Reply::Done(value)) => read(call, value),
+                    Ok(Reply::Failed(status, failure)) if status.is_sticky() => {
+                        self.failed(status, failure.detail.0);
+                    }
+                    Ok(Reply::Failed(..)) | Err(_) => {}
+                }
+            }
+            flushed?;
+        }
+        self.check()
+    }
+
+    /// Sends a call. `None` if it cannot be sent.
+    fn begin<'a, C: WireCall<'a>>(&self, call: &C) -> Option<Lease> {
+        let lease = Lease::of(&self.slots)?;
+        let slot = lease.slot()?;
+        let number = C::INFO.number;
+        slot.begin(number, None, Vec::new());
+        let sent = encoded(call, |payload| {
+            self.send(Message::new(number, lease.index(), payload), |_| {})
+        });
+        if sent.is_err() {
+            slot.take();
+            return None;
+        }
+        Some(lease)
+    }
+}

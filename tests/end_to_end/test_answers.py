@@ -1,0 +1,62 @@
+"""Answers of the driver as CUDA documents them."""
+
+import json
+import os
+import sys
+import unittest
+
+import harness
+
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "answers_program.py")
+INVALID_VALUE, INVALID_DEVICE, INVALID_HANDLE, NOT_PERMITTED = 1, 101, 400, 800
+DEVICE, HOST, HOST_NUMA = 1, 2, 3
+
+WANTED = {
+    "of_a_librarys_module": {
+        "unload": NOT_PERMITTED,
+        "find": 0,
+        "launch": 0,
+        "unload the library": 0,
+        "unload again": INVALID_HANDLE,
+    },
+    "of_bus_ids": {
+        "whole": [0, 0],
+        "no function": [0, 0],
+        # Domain 0, in which the software GPU is not.
+        "no domain": [INVALID_DEVICE, -1],
+        "no device": [INVALID_VALUE, -1],
+        "neither": [INVALID_VALUE, -1],
+    },
+    "of_preferred_locations": {"host": HOST, "node": HOST_NUMA, "current node": HOST_NUMA, "device": DEVICE},
+    "of_arrays": {
+        "as wide": 0,
+        "wider": INVALID_VALUE,
+        "higher": INVALID_VALUE,
+        "deeper": INVALID_VALUE,
+        "more layers": INVALID_VALUE,
+        "gather": 0,
+        "gather in a volume": INVALID_VALUE,
+        "a wider surface": INVALID_VALUE,
+    },
+    "of_shared_memory": {"create": 0, "map": 0, "give access": 0, "share": 0, "set": 0, "contents": [6, 5]},
+}
+
+
+class Answers(unittest.TestCase):
+    """The program over communicators of one host."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = cls.enterClassContext(harness.Daemon())
+
+    def test_answers_are_the_documented_ones(self):
+        for communicator in ("shm", "unix"):
+            with self.subTest(communicator):
+                run = self.daemon.run(sys.executable, communicator, [PROGRAM])
+                self.assertEqual(run.code, 0, run.output + run.errors)
+                self.assertEqual(json.loads(run.output), WANTED)
+        self.assertEqual(self.daemon.left(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
