@@ -22,7 +22,7 @@ pub const GLOBALS_OFFSET: u64 = DEVICE_STRIDE / 8 * 7;
 const MAX_LOG: usize = 64 << 10;
 
 /// Maximum number of bytes of PTX, also after a link. Decoding takes about 20 times as much
-/// memory, 80 times at worst (`tests/footprint.rs`). The largest module of NVIDIA's libraries
+/// memory, 100 times at worst (`tests/footprint.rs`). The largest module of NVIDIA's libraries
 /// for CUDA 13.0 (in cuDNN) has 38 MiB.
 const MAX_TEXT: usize = 48 << 20;
 

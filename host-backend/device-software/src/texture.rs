@@ -3,6 +3,7 @@
 
 use crate::memory_unsafe::Memory;
 use paragpu_abi::{CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED};
+use paragpu_device::{LEVEL_GRANULARITY, MAX_LEVELS};
 use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling};
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -158,10 +159,10 @@ impl Array {
         ];
         let element = u64::from(format.size() * shape.channels);
         let (mut levels, mut offset) = (Vec::new(), 0u64);
-        for _ in 0..shape.levels.clamp(1, 18) {
+        for _ in 0..shape.levels.clamp(1, MAX_LEVELS) {
             levels.push(Level { offset, extent });
             let bytes = extent.iter().try_fold(element, |a, &b| a.checked_mul(b))?;
-            offset = offset.checked_add(bytes.next_multiple_of(512))?;
+            offset = offset.checked_add(bytes.next_multiple_of(LEVEL_GRANULARITY))?;
             for n in if layered {
                 &mut extent[..2]
             } else {

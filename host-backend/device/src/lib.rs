@@ -32,11 +32,13 @@ pub use graph::{GraphDevice, GraphNode};
 pub use green::GreenDevice;
 pub use host_memory::HostMemory;
 pub use memory::{Access, Export, MemoryDevice};
-pub use module::{Function, HEAP, Image, LinkInput, ModuleDevice, Survey, Variable};
+pub use module::{
+    Function, HEAP, Image, LinkInput, ModuleDevice, PTX_COMPILED, PTX_COMPILING, Survey, Variable,
+};
 pub use native::NativeDevice;
 use paragpu_protocol::layout::Regions;
 pub use stream::StreamDevice;
-pub use texture::{TextureDevice, TextureResource};
+pub use texture::{LEVEL_GRANULARITY, MAX_LEVELS, TextureDevice, TextureResource};
 pub use work::{
     CopyEnd, HostFunction, Launch, LaunchTarget, MemoryOperation, Memset, Preference, Recording,
     Until, Word, Work, WorkDevice,

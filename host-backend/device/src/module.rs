@@ -33,6 +33,12 @@ pub struct Variable {
 /// heap of its own. No symbol of PTX contains a space.
 pub const HEAP: &str = "malloc heap";
 
+/// Host memory for each byte of PTX, at worst, on a device that computes on the host: while it
+/// is loaded or linked, for the parsed text and the program compiled from it.
+pub const PTX_COMPILING: u64 = 100;
+/// Likewise afterwards, for the program.
+pub const PTX_COMPILED: u64 = 70;
+
 /// An input of a link.
 #[derive(Debug, Clone, Copy)]
 pub struct LinkInput<'a> {

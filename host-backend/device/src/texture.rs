@@ -5,6 +5,11 @@ use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling, TensorMap};
 
 use crate::{ArrayId, Error, Result, SurfaceId, TextureId};
 
+/// Maximum number of levels of an array.
+pub const MAX_LEVELS: u32 = 18;
+/// A level of an array takes a multiple of this number of bytes.
+pub const LEVEL_GRANULARITY: u64 = 512;
+
 /// The resource of a texture.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TextureResource {

@@ -1,6 +1,7 @@
 //! Arrays, texture objects, surface objects.
 
 use paragpu_abi::{CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED};
+use paragpu_device::{LEVEL_GRANULARITY, MAX_LEVELS};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{ArrayCreate, ArrayDestroy, TensorMapEncode, TensorMapReplace};
 use paragpu_protocol::types::ArrayShape;
@@ -9,11 +10,6 @@ use crate::error::{Outcome, fail};
 use crate::session::gpu::Gpu;
 use crate::session::memory::DeviceMemory;
 use crate::session::texture::Textures;
-
-/// Maximum number of levels of an array.
-const MAX_LEVELS: u32 = 18;
-/// A level takes a multiple of this number of bytes.
-const GRANULARITY: u64 = 512;
 
 /// The size charged for an array, and what the software GPU takes for it. Formats
 /// (CUarray_format) other than the common ones count as 32 bits per channel.
@@ -33,7 +29,7 @@ fn bytes(shape: &ArrayShape) -> Option<u64> {
     let mut total = 0_u64;
     for _ in 0..shape.levels.clamp(1, MAX_LEVELS) {
         let bytes = extent.iter().try_fold(element, |a, &b| a.checked_mul(b))?;
-        total = total.checked_add(bytes.checked_next_multiple_of(GRANULARITY)?)?;
+        total = total.checked_add(bytes.checked_next_multiple_of(LEVEL_GRANULARITY)?)?;
         for side in extent.iter_mut().take(halved) {
             *side = (*side / 2).max(1);
         }

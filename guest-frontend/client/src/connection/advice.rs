@@ -1,11 +1,29 @@
-//! What a user can do if no session begins.
+//! What a user can do if no session begins, or the device's context fails.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use paragpu_communicator::Error as TravelError;
+use paragpu_protocol::status::Status;
 use rustix::io::Errno;
 
 use crate::error::{Error, is_timeout};
+
+/// Whether the program has registered memory of its own.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// The program registers memory of its own.
+pub(crate) fn note_registered() {
+    REGISTERED.store(true, Ordering::Relaxed);
+}
+
+/// The advice after a failure of the device's context.
+pub(super) fn after_failure(status: Status) -> Option<&'static str> {
+    (status == Status::ILLEGAL_ADDRESS && REGISTERED.load(Ordering::Relaxed)).then_some(
+        "memory registered with cudaHostRegister has another address on the device: give kernels \
+         the one that cudaHostGetDevicePointer returns",
+    )
+}
 
 /// The advice if the connection broke during the handshake.
 pub(super) fn broken_advice(error: &TravelError) -> &'static str {

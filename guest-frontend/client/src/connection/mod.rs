@@ -1,7 +1,7 @@
 //! A session's connection, and the ones that replace it: posting and calling.
 //! Waiting threads read the replies: [`receive`].
 
-mod advice;
+pub(crate) mod advice;
 mod batch;
 pub mod connect;
 mod pace;
@@ -149,8 +149,6 @@ pub struct Link {
     state: LinkState,
     /// A device error after which the context is unusable.
     sticky: AtomicU32,
-    /// Whether the program has registered memory of its own.
-    has_registered: AtomicBool,
     positions: Alone<Positions>,
     patience: Patience,
     users: Users,
@@ -275,7 +273,6 @@ impl Link {
             parked: Mutex::new(Vec::new()),
             state: LinkState::connected(true),
             sticky: AtomicU32::new(0),
-            has_registered: AtomicBool::new(false),
             positions: Alone::default(),
             patience: Patience {
                 spin,
@@ -292,11 +289,6 @@ impl Link {
 
     fn pinned(&self) -> Option<Arc<dyn PinnedMemory>> {
         self.users.pinned.get().and_then(Weak::upgrade)
-    }
-
-    /// The program registers memory of its own.
-    pub(crate) fn note_registered(&self) {
-        self.has_registered.store(true, Ordering::Relaxed);
     }
 
     /// How long a thread that waits polls before it sleeps.
@@ -765,11 +757,8 @@ impl Link {
             if !detail.is_empty() {
                 eprintln!("paragpu: {status}: {detail}");
             }
-            if status == Status::ILLEGAL_ADDRESS && self.has_registered.load(Ordering::Relaxed) {
-                eprintln!(
-                    "paragpu: memory registered with cudaHostRegister has another address on the \
-                     device: give kernels the one that cudaHostGetDevicePointer returns"
-                );
+            if let Some(advice) = advice::after_failure(status) {
+                eprintln!("paragpu: {advice}");
             }
         }
         if status == Status::NOT_SUPPORTED {

@@ -29,6 +29,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{HostMap, HostUnmap, ShadowCreate, ShadowDestroy};
 use parking_lot::{Mutex, RwLock};
 
+use crate::connection::advice::note_registered;
 use crate::connection::{Content, Link};
 use crate::error::Result;
 use crate::freed_blocks::FreedBlocks;
@@ -381,7 +382,7 @@ impl HostMemory {
             return Err(Status::NOT_SUPPORTED);
         }
         self.link.check()?;
-        self.link.note_registered();
+        note_registered();
         let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
         {
             let pinned = self.pinned.read();

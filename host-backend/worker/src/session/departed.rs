@@ -51,9 +51,9 @@ impl Departed {
 
     /// Fences all destroyed objects. Returns the bytes that are no longer charged.
     pub(super) fn settle(&mut self, gpu: &mut Gpu, streams: &mut Streams) -> Outcome<u64> {
-        let bytes = std::mem::take(&mut self.open);
-        if bytes > 0 {
+        if self.open > 0 {
             let fence = streams.fence(gpu)?;
+            let bytes = std::mem::take(&mut self.open);
             self.batches.push_back((fence, bytes));
         }
         Ok(self.collect(gpu))

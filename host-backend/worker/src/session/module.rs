@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use paragpu_device::{Function, FunctionId, ModuleId};
+use paragpu_device::{Function, FunctionId, ModuleId, PTX_COMPILED, PTX_COMPILING};
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::jit;
 use paragpu_protocol::status::Status;
@@ -48,11 +48,6 @@ fn variables(gpu: &mut Gpu, module: ModuleId) -> u64 {
     sizes.fold(0, u64::saturating_add)
 }
 
-/// Host memory charged per byte of PTX while it is loaded or linked: the parsed text and the
-/// program compiled from it, at worst (`tests/footprint.rs` of the software GPU).
-const COMPILING: u64 = 80;
-/// Host memory charged per byte of PTX afterwards, for the program.
-const COMPILED: u64 = 40;
 /// Host memory charged per byte of machine code, which a driver keeps unchanged.
 const BINARY: u64 = 2;
 
@@ -60,7 +55,7 @@ const BINARY: u64 = 2;
 /// device unpacks and compiles from it. A driver compiles PTX only if there is no
 /// machine code.
 fn weight(image: &[u8], gpu: &Gpu) -> u64 {
-    (image.len() as u64).saturating_add(unpacked_weight(image, gpu, COMPILING))
+    (image.len() as u64).saturating_add(unpacked_weight(image, gpu, PTX_COMPILING))
 }
 
 /// The part of [`weight`] beside the image itself, with so many bytes per byte of PTX.
@@ -198,11 +193,11 @@ impl Modules {
         // Charged before it is read.
         let mut held = self.account.take(stored.size)?;
         let image = stored.load()?;
-        let compiling = unpacked_weight(&image, gpu, COMPILING);
+        let compiling = unpacked_weight(&image, gpu, PTX_COMPILING);
         held.grow(compiling)?;
         let read = began.elapsed();
         let (id, mut log) = gpu.module_load(&Arc::clone(&image).into(), &options)?;
-        let compiled = unpacked_weight(&image, gpu, COMPILED);
+        let compiled = unpacked_weight(&image, gpu, PTX_COMPILED);
         held.shrink(compiling.saturating_sub(compiled));
         let loaded = began.elapsed();
         let variables = variables(gpu, id);
