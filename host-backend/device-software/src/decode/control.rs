@@ -263,7 +263,7 @@ impl<'m> Decoder<'m> {
         for (var, &place) in returns.filter(|(var, _)| is_register(var)) {
             self.declare_register(var.ty, var.name, None)?;
             let (reg, _) = self.call_register(var.name)?;
-            self.f.results.push((reg, place));
+            self.f.ending.results.push((reg, place));
         }
         Ok(())
     }

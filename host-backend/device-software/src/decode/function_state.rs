@@ -77,12 +77,18 @@ pub(crate) struct FuncState<'m> {
     carry: Option<u32>,
     /// The elements of the vector registers that the instruction names as a whole.
     pub elements: Vec<(Reg, Type)>,
+    pub ending: Ending,
+    /// The entries of instructions without operands, by kind.
+    pub plain: [Option<u32>; 6],
+}
+
+/// What a function does before it returns.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
     /// Result registers, and the places in the frame where the caller finds them.
     pub results: Vec<(Reg, (u32, u32))>,
     /// The label of the function's end, if more than a return is there.
-    pub end: Option<u32>,
-    /// The entries of instructions without operands, by kind.
-    pub plain: [Option<u32>; 6],
+    pub label: Option<u32>,
     /// Holds the end of the stack at the function's start, in functions with `alloca`.
     saved_stack: Option<u32>,
 }
@@ -158,14 +164,14 @@ impl FuncState<'_> {
 
     /// The row of `saved_stack`, if the function has one.
     pub fn saved_stack(&self) -> Option<u32> {
-        self.saved_stack
+        self.ending.saved_stack
     }
 
     /// A row for the end of the stack.
     pub fn save_stack(&mut self) -> u32 {
         let row = self.rows32;
         self.rows32 += 1;
-        self.saved_stack = Some(row);
+        self.ending.saved_stack = Some(row);
         row
     }
 

@@ -26,14 +26,14 @@ impl<'m> Decoder<'m> {
 
     /// Gives the function an end that all its returns share, if more than a return is there.
     pub(super) fn begin_end(&mut self) {
-        if self.f.saved_stack().is_some() || !self.f.results.is_empty() {
-            self.f.end = Some(self.f.new_label());
+        if self.f.saved_stack().is_some() || !self.f.ending.results.is_empty() {
+            self.f.ending.label = Some(self.f.new_label());
         }
     }
 
     /// Returns from the function.
     pub(super) fn ret(&mut self) {
-        match self.f.end {
+        match self.f.ending.label {
             Some(target) => self.ext(Ext::Bra { target }),
             None => self.ext(Ext::Ret),
         }
@@ -42,11 +42,11 @@ impl<'m> Decoder<'m> {
     /// The end of the function, which stores its results and restores the stack.
     pub(super) fn end_of_function(&mut self) {
         let position = self.position();
-        let end = self.f.end;
+        let end = self.f.ending.label;
         if let Some(end) = end.and_then(|end| self.f.labels.get_mut(end as usize)) {
             end.position = Some(position);
         }
-        for (reg, place) in self.f.results.clone() {
+        for (reg, place) in self.f.ending.results.clone() {
             self.frame_access(reg, place, Ext::Store);
         }
         if let Some(row) = self.f.saved_stack() {
