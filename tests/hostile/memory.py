@@ -185,9 +185,9 @@ def packed_modules_without_end(field):
     line, cases = b"add.u32 %r1, %r1, 1;\n", 0
     try:
         for number in range(400):
-            body = ptx((line * 20_000).decode(), name=f"attack{number}").encode()
+            body = ptx((line * 10_000).decode(), name=f"attack{number}").encode()
             # What comes behind the lines is short, and stands in the tail.
-            end = body.index(line) + 20_000 * len(line)
+            end = body.index(line) + 10_000 * len(line)
             image = packed(body[:end] + b"ret;}\n\n\n", line)
             expect(len(image) < len(body) // 50, "it is packed")
             digest = blake3(image)

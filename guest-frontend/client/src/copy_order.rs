@@ -30,6 +30,16 @@ struct UnfinishedCopy {
     position: u64,
 }
 
+impl UnfinishedCopy {
+    /// Whether later work of `stream` follows the copy without a wait.
+    fn precedes(&self, stream: &Stream) -> bool {
+        let legacy = StreamHandle::LEGACY;
+        self.stream == stream.handle()
+            || (self.stream == legacy && stream.is_blocking())
+            || (stream.handle() == legacy && self.blocking)
+    }
+}
+
 /// Orders work posted after synchronous copies.
 #[derive(Debug)]
 pub(crate) struct CopyOrder {
@@ -77,23 +87,6 @@ impl CopyOrder {
         Some(streams.swap_remove(index).position)
     }
 
-    /// Streams whose copies `stream` does not wait for implicitly.
-    fn unordered_streams(&self, stream: &Stream, complete: u64) -> Vec<StreamHandle> {
-        let ordered = stream.ordered().max(complete);
-        let legacy = StreamHandle::LEGACY;
-        self.streams
-            .lock()
-            .iter()
-            .filter(|taken| taken.position > ordered && taken.stream != stream.handle())
-            .filter(|taken| {
-                let implied = (taken.stream == legacy && stream.is_blocking())
-                    || (stream.handle() == legacy && taken.blocking);
-                !implied
-            })
-            .map(|taken| taken.stream)
-            .collect()
-    }
-
     /// Makes later work of `stream` wait for the copies of other streams. `wait`
     /// posts the wait for an event.
     pub(crate) fn make_wait(
@@ -102,21 +95,28 @@ impl CopyOrder {
         complete: u64,
         wait: impl Fn(EventHandle) -> Result<()>,
     ) -> Result<()> {
+        // Another thread may destroy its stream, but not while this is locked.
+        let streams = self.streams.lock();
         let last = self.last.load(Ordering::Acquire);
-        for other in self.unordered_streams(stream, complete) {
-            let event = EventHandle(self.handles.next());
-            self.link.post(&EventCreate {
-                event,
-                flags: CU_EVENT_DISABLE_TIMING,
-            })?;
-            self.link.post(&EventRecord {
-                event,
-                stream: other,
-            })?;
-            wait(event)?;
-            self.link.post(&EventDestroy { event })?;
+        let ordered = stream.ordered().max(complete);
+        for other in streams.iter().filter(|other| other.position > ordered) {
+            if !other.precedes(stream) {
+                self.record(other.stream, &wait)?;
+            }
         }
         stream.note_ordered(last);
         Ok(())
+    }
+
+    /// Has `wait` post a wait for what `stream` has done so far.
+    fn record(&self, stream: StreamHandle, wait: impl Fn(EventHandle) -> Result<()>) -> Result<()> {
+        let event = EventHandle(self.handles.next());
+        self.link.post(&EventCreate {
+            event,
+            flags: CU_EVENT_DISABLE_TIMING,
+        })?;
+        self.link.post(&EventRecord { event, stream })?;
+        wait(event)?;
+        self.link.post(&EventDestroy { event }).map(drop)
     }
 }

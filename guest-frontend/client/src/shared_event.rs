@@ -94,7 +94,12 @@ impl Session {
             return Ok(stream);
         }
         let made = self.streams().create(CU_STREAM_NON_BLOCKING, 0)?;
-        Ok(shared.reader.get_or_init(|| made))
+        let kept = shared.reader.get_or_init(|| Arc::clone(&made));
+        if !Arc::ptr_eq(kept, &made) {
+            // Another thread was faster.
+            self.streams().destroy(&made)?;
+        }
+        Ok(kept)
     }
 
     pub(crate) fn record_shared(&self, shared: &SharedEvent, stream: &Stream) -> Result<()> {

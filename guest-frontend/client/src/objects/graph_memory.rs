@@ -149,10 +149,16 @@ impl GraphMemory {
 
     /// A launch allocates or frees it.
     pub(crate) fn set_allocated(&self, allocated: bool) {
-        self.allocated.store(allocated, Ordering::Release);
-        if allocated && !self.used.swap(true, Ordering::Relaxed) {
-            Usage::change(self.ordinal, |usage| usage.used += self.size);
+        if !allocated {
+            self.allocated.store(false, Ordering::Release);
+            return;
         }
+        Usage::change(self.ordinal, |usage| {
+            self.allocated.store(true, Ordering::Release);
+            if !self.used.swap(true, Ordering::Relaxed) {
+                usage.used += self.size;
+            }
+        });
     }
 
     /// cuDeviceGraphMemTrim: memory that no launch currently holds no longer counts as
@@ -160,15 +166,15 @@ impl GraphMemory {
     pub fn trim(ordinal: u32) {
         let all: Vec<_> = ALL.read().values().filter_map(Weak::upgrade).collect();
         for memory in all {
-            if memory.ordinal == ordinal && !memory.is_allocated() {
-                memory.forget_use();
+            if memory.ordinal == ordinal {
+                Usage::change(ordinal, |usage| memory.forget_use(usage));
             }
         }
     }
 
-    fn forget_use(&self) {
-        if self.used.swap(false, Ordering::Relaxed) {
-            Usage::change(self.ordinal, |usage| usage.used -= self.size);
+    fn forget_use(&self, usage: &mut Usage) {
+        if !self.is_allocated() && self.used.swap(false, Ordering::Relaxed) {
+            usage.used -= self.size;
         }
     }
 
@@ -187,8 +193,12 @@ impl GraphMemory {
 impl Drop for GraphMemory {
     fn drop(&mut self) {
         ALL.write().remove(&self.address);
-        self.forget_use();
-        Usage::change(self.ordinal, |usage| usage.reserved -= self.size);
+        Usage::change(self.ordinal, |usage| {
+            usage.reserved -= self.size;
+            if *self.used.get_mut() {
+                usage.used -= self.size;
+            }
+        });
         if !self.is_allocated() {
             // After the end of the session there is nothing to free.
             let _ = self.backing.free(self.address);

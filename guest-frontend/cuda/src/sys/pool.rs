@@ -146,11 +146,19 @@ pub(crate) fn with_pool<R>(pool: CUmemoryPool, with: impl FnOnce(&Pool) -> Resul
 
 fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result<u64> {
     let named = named_stream::named(stream)?;
-    let pool = match pool {
-        Some(pool) => pool,
-        None => current_pool(PoolLocation::Device(named.session()?.ordinal()))?,
-    };
-    with_pool(pool, |pool| allocate_from(pool, size, &named))
+    let from = |pool| with_pool(pool, |pool| allocate_from(pool, size, &named));
+    if let Some(pool) = pool {
+        return from(pool);
+    }
+    let location = PoolLocation::Device(named.session()?.ordinal());
+    loop {
+        let current = current_pool(location)?;
+        match from(current) {
+            // Another thread destroyed it.
+            Err(Status::INVALID_HANDLE) if current_pool(location)? != current => {}
+            allocated => return allocated,
+        }
+    }
 }
 
 fn allocate_from(pool: &Pool, size: usize, named: &Named) -> Result<u64> {
@@ -388,12 +396,14 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
     if default_pool(location) == Ok(pool) {
         return Err(Status::INVALID_VALUE);
     }
+    // First: another thread may allocate from the device's current pool.
+    with_pools(location, |pools| pools.forget(pool.addr()))?;
     objects::remove(pool, |object| matches!(object, Object::Pool(_)));
     pool::ended(pool.addr());
-    if let Some(session) = location.ordinal().and_then(device::session_if_open) {
-        session.memory().settle_pools(pool::may_keep)?;
+    match location.ordinal().and_then(device::session_if_open) {
+        Some(session) => session.memory().settle_pools(pool::may_keep),
+        None => Ok(()),
     }
-    with_pools(location, |pools| pools.forget(pool.addr()))
 }
 
 pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
