@@ -108,6 +108,48 @@ def kept_when_another_context_ends():
     return told
 
 
+def kept_when_the_primary_context_ends():
+    """Memory of a context, as the primary context ends and then it itself: whether it is kept
+    first, the statuses of freeing it in the end, and whether other memory is kept then."""
+    device, number, flags = ctypes.c_int(0), ctypes.c_uint32(), ctypes.c_uint()
+    primary, other = ctypes.c_void_p(), ctypes.c_void_p()
+    own, pooled, again = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64()
+    pinned, registered = ctypes.c_void_p(), (ctypes.c_uint8 * 8192)()
+    size, one, host = ctypes.c_size_t(4 << 20), ctypes.c_size_t(1), ctypes.c_size_t(4)
+
+    def read(memory):
+        must("cuMemcpyDtoH_v2", byref(number), memory, host)
+        return number.value
+
+    must("cuCtxCreate_v2", byref(other), 0, device)
+    must("cuMemAlloc_v2", byref(own), size)
+    must("cuMemsetD32_v2", own, 7, one)
+    must("cuMemAllocAsync", byref(pooled), size, None)
+    must("cuMemsetD32_v2", pooled, 8, one)
+    must("cuMemHostAlloc", byref(pinned), ctypes.c_size_t(4096), 0)
+    must("cuMemHostRegister_v2", registered, ctypes.c_size_t(8192), 0)
+    must("cuDevicePrimaryCtxRetain", byref(primary), device)
+    must("cuDevicePrimaryCtxRelease_v2", device)
+    kept = [read(own), read(pooled)]
+    kept += [call("cuMemHostGetFlags", byref(flags), memory) for memory in (pinned, registered)]
+    # No memory comes to an address that the context's end frees.
+    must("cuDevicePrimaryCtxRetain", byref(primary), device)
+    must("cuCtxSetCurrent", primary)
+    must("cuMemAlloc_v2", byref(again), size)
+    must("cuMemsetD32_v2", again, 9, one)
+    must("cuCtxDestroy_v2", other)
+    told = {
+        "kept": kept,
+        "free": [call("cuMemFree_v2", own), call("cuMemFree_v2", pooled)],
+        "unpin": [call("cuMemFreeHost", pinned), call("cuMemHostUnregister", registered)],
+        "of the primary context": read(again),
+    }
+    must("cuMemFree_v2", again)
+    must("cuDevicePrimaryCtxRelease_v2", device)
+    must("cuCtxPopCurrent_v2", byref(primary))
+    return told
+
+
 def released(context):
     """The reported state of a primary context that was released while it is current."""
     number, address = ctypes.c_int(-1), ctypes.c_uint64()
@@ -125,8 +167,9 @@ def main():
     """Without a current context, and after the context's end."""
     context = ctypes.c_void_p()
     must("cuInit", 0)
+    told = {"without the primary context": kept_when_the_primary_context_ends()}
     must("cuDevicePrimaryCtxRetain", byref(context), 0)
-    told = {"another context": kept_when_another_context_ends()}
+    told["another context"] = kept_when_another_context_ends()
     for when in ("without", "after"):
         must("cuCtxPushCurrent_v2", context)
         objects = Objects()

@@ -13,6 +13,8 @@ usage: guest_program.py MODE [ARGUMENT]
   forked      computes in registered memory before, while and after there is a child
               that was forked: neither of the two sees what the other writes
   huge        computes in registered memory that consists of huge pages
+  beside      copies from and to memory in the same page as registered memory: plain
+              memory, then registered memory, then registered by two threads at once
   heap [BYTES] gives kernels a heap of so many bytes, of the default size where none are
               given, and prints "ready"; after each line of input their blocks go to
               other places of it, and "right" or "wrong" is printed
@@ -35,6 +37,7 @@ import mmap
 import os
 import random
 import sys
+import threading
 
 from driver import CudaError, Guest, call, pointer, say
 
@@ -349,6 +352,95 @@ def huge(guest):
     say("right" if all(right) else f"wrong: {right}")
 
 
+class Part:
+    """A part of a page, and as much device memory."""
+
+    SIZE = ctypes.c_size_t(1000)
+
+    def __init__(self, guest, page, at):
+        self.cuda = guest.cuda
+        self.bytes = (ctypes.c_uint8 * self.SIZE.value).from_buffer(page, at)
+        self.device = pointer(guest.allocate(self.SIZE.value))
+        self.stream = ctypes.c_void_p()
+        self.cuda.cuStreamCreate(ctypes.byref(self.stream), 1)
+
+    def register(self):
+        """Pins it."""
+        self.cuda.cuMemHostRegister_v2(self.bytes, self.SIZE, 0)
+
+    def unregister(self):
+        """Unpins it."""
+        self.cuda.cuMemHostUnregister(self.bytes)
+
+    def fill(self, value):
+        """Writes it."""
+        self.bytes[:] = [value] * self.SIZE.value
+
+    def send(self):
+        """Copies it to the device."""
+        self.cuda.cuMemcpyHtoDAsync_v2(self.device, self.bytes, self.SIZE, self.stream)
+
+    def holds(self, value):
+        """Whether the device has this value, and copies another one back."""
+        answer = (ctypes.c_uint8 * self.SIZE.value)()
+        self.cuda.cuStreamSynchronize(self.stream)
+        self.cuda.cuMemcpyDtoH_v2(answer, self.device, self.SIZE)
+        self.cuda.cuMemsetD8Async(self.device, ctypes.c_uint8(value + 1), self.SIZE, self.stream)
+        self.cuda.cuMemcpyDtoHAsync_v2(self.bytes, self.device, self.SIZE, self.stream)
+        self.cuda.cuStreamSynchronize(self.stream)
+        return (set(answer), set(self.bytes)) == ({value}, {value + 1})
+
+    def agrees(self, value):
+        """Whether copies in both directions are right."""
+        self.fill(value)
+        self.send()
+        return self.holds(value)
+
+
+def beside(guest):
+    """Memory that shares its page with registered memory."""
+    page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    first, second = parts = [Part(guest, page, at) for at in (0, mmap.PAGESIZE // 2)]
+    first.register()
+    # A copy from plain memory takes what it holds at the time of the call, though work before
+    # it is not complete.
+    wait = guest.function(guest.load(PTX), b"await")
+    number, answer = pointer(guest.allocate(4)), pointer(guest.allocate(4))
+    guest.cuda.cuMemsetD32_v2(number, 0, ctypes.c_size_t(1))
+    guest.cuda.cuCtxSynchronize()
+    guest.launch(wait, 1, 1, number, answer, stream=second.stream)
+    second.fill(7)
+    second.send()
+    second.fill(9)
+    guest.cuda.cuMemsetD32Async(number, 1, ctypes.c_size_t(1), first.stream)
+    right = [second.holds(7), first.agrees(20)]
+    first.unregister()
+    right.append(second.agrees(30))
+    for order in (parts, parts[::-1]):
+        for part in order:
+            part.register()
+        right += [part.agrees(40) for part in order]
+        order[0].unregister()
+        right += [part.agrees(50) for part in order]
+        order[1].unregister()
+
+    def alternate(part):
+        guest.use()
+        agreed = []
+        for value in range(50):
+            part.register()
+            agreed.append(part.agrees(value))
+            part.unregister()
+        right.append(all(agreed) and len(agreed) == 50)
+
+    threads = [threading.Thread(target=alternate, args=(part,)) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    say("right" if all(right) and len(right) == 13 else f"wrong: {right}")
+
+
 def main():
     """Runs one mode."""
     mode, argument = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
@@ -373,6 +465,8 @@ def main():
             forked(guest)
         elif mode == "huge":
             huge(guest)
+        elif mode == "beside":
+            beside(guest)
         elif mode == "heap":
             heap(guest, int(argument) if argument else None)
         elif mode == "load":

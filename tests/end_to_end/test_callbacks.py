@@ -37,8 +37,8 @@ else:
 print("errors:", errors, flush=True)
 """
 
-# Callbacks of each kind end their thread, throw, handle faults, use their stack, or cannot start
-# a thread.
+# Callbacks of each kind end their thread, throw, handle faults, use their stack, cannot start a
+# thread, or have more work behind them than the host queues.
 CALLBACKS = """
 #include <atomic>
 #include <csetjmp>
@@ -64,6 +64,12 @@ static void ends(void *) {
 static void ends_callback(cudaStream_t, cudaError_t, void *) { ends(nullptr); }
 static void throws(void *) { throw std::runtime_error("thrown by the callback"); }
 static void counts(void *) { ++called; }
+static void counts_callback(cudaStream_t, cudaError_t error, void *) { called += error ? 0 : 1; }
+__global__ void spins(unsigned *word, int steps) {
+    unsigned value = *word;
+    for (int step = 0; step < steps; ++step) value = value * 3 + 1;
+    *word = value;
+}
 static void handler(int) {
     ++handled;
     siglongjmp(back, 1);
@@ -99,10 +105,24 @@ static int limited() {
     std::printf("copies: %s\\nwait: %d\\n", fine ? "fine" : "wrong", cudaDeviceSynchronize());
     return 0;
 }
+// The guest asks while the callback waits for the kernel. The host's answer is behind the work.
+static int behind(cudaStream_t stream) {
+    unsigned *word;
+    if (cudaMalloc(&word, sizeof *word) || cudaMemset(word, 0, sizeof *word)) return 1;
+    spins<<<1, 1, 0, stream>>>(word, 20000000);
+    if (cudaStreamAddCallback(stream, counts_callback, nullptr, 0)) return 1;
+    for (int number = 0; number < 1000; ++number) {
+        if (cudaMemsetAsync(word, 0, sizeof *word, stream)) return 1;
+    }
+    int error = cudaStreamSynchronize(stream);
+    std::printf("%d %d\\n", error, called.load());
+    return 0;
+}
 int main(int, char **words) {
     cudaStream_t stream;
     if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)) return 1;
     if (!std::strcmp(words[1], "limited")) return limited();
+    if (!std::strcmp(words[1], "behind")) return behind(stream);
     if (!std::strcmp(words[1], "throws")) {
         cudaLaunchHostFunc(stream, throws, nullptr);
         pause();
@@ -158,6 +178,9 @@ class Callbacks(unittest.TestCase):
 
     def test_callbacks_handle_faults_and_have_the_stack_of_a_thread(self):
         self.check(compiled(CALLBACKS), ["faults"], 0, "0 2 2\n")
+
+    def test_a_callback_runs_with_much_work_behind_it(self):
+        self.check(compiled(CALLBACKS), ["behind"], 0, "0 1\n")
 
     def test_a_limit_of_threads_fails_launches_but_no_copies(self):
         self.check(compiled(CALLBACKS), ["limited"], 0, "launch: 304\nobject: 304\ncopies: fine\nwait: 0\n")

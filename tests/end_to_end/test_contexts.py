@@ -13,6 +13,7 @@ import harness
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "context_program.py")
 INVALID_VALUE, INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED = 1, 201, 400, 709
+NOT_REGISTERED = 713
 
 # Without a current context all else succeeds.
 WITHOUT = {
@@ -116,6 +117,13 @@ class Contexts(unittest.TestCase):
                     {
                         **{"same address": True, "context of each": True, "kept": True},
                         "free what went with its context": INVALID_VALUE,
+                    },
+                )
+                self.assertEqual(
+                    told["without the primary context"],
+                    {
+                        **{"kept": [7, 8, 0, 0], "free": [INVALID_VALUE, INVALID_VALUE]},
+                        **{"unpin": [INVALID_VALUE, NOT_REGISTERED], "of the primary context": 9},
                     },
                 )
                 # nvCOMP releases the primary context, and asks for its device.

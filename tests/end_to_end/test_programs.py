@@ -393,6 +393,9 @@ class Programs(unittest.TestCase):
     def test_registered_memory_of_huge_pages(self):
         self.assert_right("huge")
 
+    def test_memory_beside_registered_memory(self):
+        self.assert_right("beside")
+
     def assert_right(self, mode):
         """The guest program finds all right over each communicator."""
         for communicator in harness.HOST_COMMUNICATORS:

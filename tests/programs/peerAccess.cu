@@ -3,7 +3,8 @@
 // Memory allocated before and after access was enabled, large and small, freed and
 // allocated again; memory that the program maps; memory of a pool; kernels of both
 // GPUs that add to the same words; copies in one GPU's stream; streams of both GPUs that
-// wait for each other's events; textures of both; and refused calls.
+// wait for each other's events, also of streams that are destroyed meanwhile; textures of both;
+// and refused calls.
 // With a single GPU, or two without peer access, everything runs on one.
 
 #include "common/driver.h"
@@ -263,6 +264,61 @@ static void run_events(Program &program, size_t count, Random &random) {
     CUDA_CHECK(cudaFree(shared));
     CUDA_CHECK(cudaSetDevice(computes));
     CUDA_CHECK(cudaFree(mine));
+}
+
+// A thread of one GPU destroys streams while threads of the other wait for their events, which
+// live on.
+static void run_ending_streams(Program &program) {
+    constexpr unsigned rounds = 500, waiters = 3;
+    unsigned *values = allocate<unsigned>(owns, rounds), *copies = allocate<unsigned>(computes, waiters * rounds);
+    std::vector<cudaEvent_t> events(rounds);
+    std::atomic<unsigned> recorded{0};
+    std::vector<std::thread> threads;
+    for (unsigned waiter = 0; waiter < waiters; ++waiter) {
+        threads.emplace_back([&, waiter] {
+            CUDA_CHECK(cudaSetDevice(computes));
+            cudaStream_t stream = nullptr;
+            CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+            for (unsigned round = 0; round < rounds; ++round) {
+                while (recorded <= round) {
+                    std::this_thread::yield();
+                }
+                unsigned *copy = copies + waiter * rounds + round;
+                CUDA_CHECK(cudaStreamWaitEvent(stream, events[round], 0));
+                CUDA_CHECK(cudaMemcpyPeerAsync(copy, computes, values + round, owns, sizeof(unsigned), stream));
+            }
+            CUDA_CHECK(cudaStreamDestroy(stream));
+        });
+    }
+    CUDA_CHECK(cudaSetDevice(owns));
+    for (unsigned round = 0; round < rounds; ++round) {
+        cudaStream_t stream = nullptr;
+        CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        CUDA_CHECK(cudaEventCreateWithFlags(&events[round], cudaEventDisableTiming));
+        write_late<<<1, 1, 0, stream>>>(values + round, 1, round + 1, 2000);
+        LAUNCH_CHECK();
+        CUDA_CHECK(cudaEventRecord(events[round], stream));
+        recorded = round + 1;
+        // At each point of the others' waits.
+        for (volatile unsigned pause = round % 100 * 50; pause > 0; pause = pause - 1) {
+        }
+        CUDA_CHECK(cudaStreamDestroy(stream));
+    }
+    for (std::thread &thread : threads) {
+        thread.join();
+    }
+    synchronize_both();
+    std::vector<unsigned> got(waiters * rounds), want(waiters * rounds);
+    for (unsigned at = 0; at < waiters * rounds; ++at) {
+        want[at] = at % rounds + 1;
+    }
+    CUDA_CHECK(cudaMemcpy(got.data(), copies, got.size() * sizeof(unsigned), cudaMemcpyDeviceToHost));
+    program.expect_equal("what destroyed streams wrote", got.data(), want.data(), got.size());
+    for (cudaEvent_t event : events) {
+        CUDA_CHECK(cudaEventDestroy(event));
+    }
+    CUDA_CHECK(cudaFree(values));
+    CUDA_CHECK(cudaFree(copies));
 }
 
 // A volume of words of 40 x 12 x 5, in pitched memory or an array of a GPU.
@@ -564,6 +620,7 @@ int main(int argc, char **argv) {
         run_copies(program, count, random);
         run_waits(program, random);
         run_events(program, 1000, random);
+        run_ending_streams(program);
         run_mapped(program, random);
         if (reaches) {
             synchronize_both();

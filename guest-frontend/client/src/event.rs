@@ -103,9 +103,14 @@ impl Events {
             event: event.handle(),
         };
         let sleeps = event.flags() & CU_EVENT_BLOCKING_SYNC != 0;
-        self.wait(event, || match sleeps {
-            true => self.link.call_asleep(&call),
-            false => self.shadows.call(&call, None, &event.awaited()),
+        self.wait(event, || {
+            if sleeps {
+                return self.link.call_asleep(&call);
+            }
+            let awaited = event.awaited();
+            // As for the record itself: if there is a later one, the host may have waited for that.
+            let holds = || event.is_last(awaited.stream);
+            self.shadows.call_if(&call, None, &awaited, holds)
         })
     }
 

@@ -17,12 +17,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Spin, Wait};
-use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch, HostFuncSignal, StreamQuery};
+use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch, HostFuncSignal};
 use parking_lot::{Condvar, Mutex};
 
 use crate::callback::{in_callback, run_callback};
+use crate::callback_watch::CallbackWatch;
 use crate::connection::Link;
 use crate::error::Result;
 use crate::host_thread::{Called, HostThread, Inbox};
@@ -99,7 +99,7 @@ struct Shared {
     /// Functions that have not run yet.
     outstanding: AtomicUsize,
     /// Those of them that also run if work fails.
-    callbacks: AtomicUsize,
+    callbacks: Arc<CallbackWatch>,
     /// Those for which the host asks.
     asked: Mutex<usize>,
     changed: Condvar,
@@ -117,9 +117,6 @@ impl std::fmt::Debug for Shared {
 const POLLS_PER_RECEIVE: u32 = 64;
 /// A nap lasts for this part of the time already waited, within these limits.
 const NAP: (u32, Duration, Duration) = (64, Duration::from_micros(20), Duration::from_micros(500));
-/// While callbacks are outstanding, the host is asked this often whether work has failed: the
-/// program may do nothing but wait for one.
-const WATCH: Duration = Duration::from_millis(100);
 
 impl HostFunctions {
     pub(crate) fn new(link: Arc<Link>, streams: Arc<Streams>, shadows: Arc<Shadows>) -> Self {
@@ -135,7 +132,7 @@ impl HostFunctions {
                 runner: HostThread::default(),
                 cannot_announce: AtomicBool::new(false),
                 outstanding: AtomicUsize::new(0),
-                callbacks: AtomicUsize::new(0),
+                callbacks: Arc::default(),
                 asked: Mutex::new(0),
                 changed: Condvar::new(),
                 inbox: Inbox::default(),
@@ -192,7 +189,8 @@ impl HostFunctions {
 
 impl Shared {
     /// Runs the functions. Between two, this polls before it sleeps: the stream stalls until
-    /// this thread is awake, and a launch would have to wake it.
+    /// this thread is awake, and a launch would have to wake it. It makes no call whose reply may
+    /// depend on a function that has not run.
     fn serve(&self) {
         // Of the thread before this one, which a function has ended.
         self.finish();
@@ -205,7 +203,6 @@ impl Shared {
                 self.end_all();
             }
             let began = Instant::now();
-            let mut asked = began;
             let mut spin = Spin::new(self.link.spin(), None);
             loop {
                 if self.inbox.events.load(Ordering::SeqCst) != seen || self.announced(&expected) {
@@ -223,17 +220,9 @@ impl Shared {
                 let expects = !expected.is_empty() && self.link.check().is_ok();
                 let (part, least, most) = NAP;
                 let nap = expects.then(|| (began.elapsed() / part).clamp(least, most));
-                let watches = self.callbacks.load(Ordering::Acquire) > 0;
-                self.inbox.sleep(seen, nap.or(watches.then_some(WATCH)));
+                self.inbox.sleep(seen, nap);
                 if expects {
                     self.link.drain(Wait::Poll);
-                }
-                if watches && asked.elapsed() >= WATCH {
-                    asked = Instant::now();
-                    // The link notes an error and wakes this thread.
-                    let _ = self.link.call(&StreamQuery {
-                        stream: StreamHandle::LEGACY,
-                    });
                 }
             }
         }
@@ -262,7 +251,7 @@ impl Shared {
         }
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
         if waiting.is_callback {
-            self.callbacks.fetch_sub(1, Ordering::AcqRel);
+            self.callbacks.end();
             run_callback(waiting.function);
         }
         true
@@ -312,7 +301,7 @@ impl Shared {
         waiting.progress.finish(waiting.position.saturating_sub(1));
         let _ = self.shadows.pull();
         if waiting.is_callback {
-            self.callbacks.fetch_sub(1, Ordering::AcqRel);
+            self.callbacks.end();
         }
         self.runner.calls(Called {
             id,
@@ -534,10 +523,6 @@ impl HostFunctions {
         if posted.is_err() {
             shared.unexpect(1);
         }
-        if is_callback {
-            // The thread that runs functions watches for errors from now on.
-            shared.inbox.tell();
-        }
         shared.changed.notify_all();
         posted.and_then(|_| self.link.flush())
     }
@@ -557,15 +542,17 @@ impl Shared {
         let mut functions = self.functions.lock();
         let is_callback = waiting.is_callback;
         functions.insert(id, waiting);
-        let posted = post();
+        let posted = match is_callback {
+            true => self.callbacks.begin(&self.link).and_then(|()| post()),
+            false => post(),
+        };
         match (&posted, functions.get_mut(&id)) {
-            (Ok(position), Some(waiting)) => {
-                waiting.position = *position;
-                self.callbacks
-                    .fetch_add(usize::from(is_callback), Ordering::AcqRel);
-            }
+            (Ok(position), Some(waiting)) => waiting.position = *position,
             _ => {
                 functions.remove(&id);
+                if is_callback {
+                    self.callbacks.end();
+                }
             }
         }
         posted

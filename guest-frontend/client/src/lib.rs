@@ -21,6 +21,7 @@ mod alone;
 mod arena;
 mod at_exit;
 mod callback;
+mod callback_watch;
 pub mod connection;
 pub mod copy;
 mod copy_order;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::Session;
 use crate::error::Result;
 use crate::event::Event;
-use crate::objects::stream::Stream;
+use crate::objects::stream::{Relay, Stream};
 use crate::objects::words::PeerWords;
 
 impl Session {
@@ -44,29 +44,38 @@ impl Session {
             return owner.synchronize_event(event);
         };
         let words = holder.peer_words()?;
-        let relay = owner.relay(event)?;
-        let (record, _order) = words.number();
-        let words = words.words();
-        owner.wait_event(&relay, event)?;
-        owner
-            .copies()
-            .operate(words.write(record), Vec::new(), &relay)?;
-        self.copies()
-            .operate(vec![words.wait(record)], Vec::new(), stream)
+        let record = owner.report(event, &words)?;
+        let wait = words.words().wait(record);
+        self.copies().operate(vec![wait], Vec::new(), stream)
     }
 
-    /// The relay of the stream in which an event was recorded. Events of one stream are
-    /// reached in order, so those of one relay never delay each other.
-    fn relay(&self, event: &Event) -> Result<Arc<Stream>> {
+    /// Has a relay write the number of a new record once the event is reached. Events of one
+    /// stream are reached in order, so those of one relay never delay each other.
+    fn report(&self, event: &Event, words: &PeerWords) -> Result<u64> {
         let recorded = event.stream();
         let source = recorded.as_ref().unwrap_or(self.streams().legacy());
-        let mut relay = source.relay();
-        if let Some(relay) = &*relay {
-            return Ok(Arc::clone(relay));
+        // A thread that destroys the stream, and its relay, waits until all of this is posted.
+        let mut slot = source.relay();
+        if let Relay::Made(relay) = &*slot {
+            return self.report_in(relay, event, words);
         }
         let made = self.streams().create(CU_STREAM_NON_BLOCKING, 0)?;
-        *relay = Some(Arc::clone(&made));
-        Ok(made)
+        if let Relay::None = *slot {
+            *slot = Relay::Made(Arc::clone(&made));
+            return self.report_in(&made, event, words);
+        }
+        // Nothing would destroy it later. What was posted to it still runs.
+        let reported = self.report_in(&made, event, words);
+        let destroyed = self.streams().destroy(&made);
+        reported.and_then(|record| destroyed.map(|()| record))
+    }
+
+    fn report_in(&self, relay: &Stream, event: &Event, words: &PeerWords) -> Result<u64> {
+        self.wait_event(relay, event)?;
+        let (record, _order) = words.number();
+        let write = words.words().write(record);
+        self.copies().operate(write, Vec::new(), relay)?;
+        Ok(record)
     }
 
     fn peer_words(&self) -> Result<Arc<PeerWords>> {

@@ -11,7 +11,7 @@ use paragpu_protocol::table::FileMap;
 use parking_lot::{Mutex, RwLock};
 
 use crate::connection::Link;
-use crate::sys::shared_file;
+use crate::sys::{moved_pages, shared_file};
 
 /// The pinned ranges that the host maps as well, at other addresses than the window's:
 /// registered shared mappings of files, and former shadows that joined the window.
@@ -62,10 +62,11 @@ impl SharedFiles {
     }
 
     /// Has the host map `length` bytes at `address` of the program, in whole pages, at
-    /// `device`. Returns false if they are not a shared mapping of a file, or if the host
-    /// cannot map it.
+    /// `device`. Returns false if they are not a shared mapping of a file, if they are pages of
+    /// a window, or if the host cannot map it.
     pub(crate) fn share(&self, link: &Link, address: u64, length: u64, device: u64) -> bool {
-        let Some(pages) = shared_file::find(address, length) else {
+        let find = || shared_file::find(address, length);
+        let Some(pages) = moved_pages::unless_moved(address, length, find) else {
             return false;
         };
         let mut passed = self.passed.lock();

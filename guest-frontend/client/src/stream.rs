@@ -28,6 +28,7 @@ use crate::objects::graph::Graph;
 use crate::objects::junction::Junction;
 use crate::objects::live_streams::Live;
 use crate::objects::preference::{Limits, Value, bytes_of};
+use crate::objects::stream::Relay;
 pub use crate::objects::stream::Stream;
 use crate::objects::stream_attributes;
 use crate::objects::user_object::References;
@@ -496,8 +497,10 @@ impl Streams {
     /// As [`Link::check`].
     pub fn destroy(&self, stream: &Stream) -> Result<()> {
         stream.abandon_capture();
-        let relay = stream.relay().take();
-        relay.map_or(Ok(()), |relay| self.destroy(&relay))?;
+        let relay = std::mem::replace(&mut *stream.relay(), Relay::Gone);
+        if let Relay::Made(relay) = relay {
+            self.destroy(&relay)?;
+        }
         // Nothing could wait for its copies later.
         if let Some(position) = self.copies.forget(stream.handle())
             && position > self.progress.complete()

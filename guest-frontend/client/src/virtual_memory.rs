@@ -353,16 +353,15 @@ impl VirtualMemory {
         self.space.lock().locations(address, size)
     }
 
-    /// Frees all of the session's allocations except those of this module, of graphs, and of
-    /// other devices' managed memory
-    /// (cuDevicePrimaryCtxReset).
+    /// Frees all of the session's allocations (cuDevicePrimaryCtxReset) except those of this
+    /// module, of graphs, of other devices' managed memory, and those at `others`.
     ///
     /// # Errors
     /// Errors of earlier work.
-    pub fn clear_others(&self) -> Result<()> {
+    pub fn clear_others(&self, others: impl IntoIterator<Item = u64>) -> Result<()> {
         let space = self.space.lock();
         let kept = space.memory().chain(GraphMemory::addresses());
-        let kept = kept.chain(managed_home::addresses());
+        let kept = kept.chain(managed_home::addresses()).chain(others);
         self.memory.clear(&kept.collect())
     }
 

@@ -28,9 +28,17 @@ pub(crate) struct PinnedWindow {
     /// Whether kernels may know addresses in it.
     known: AtomicBool,
     /// Registered memory of the program that maps parts of it, by address.
-    moved: RwLock<BTreeMap<u64, MovedPages>>,
+    moved: RwLock<BTreeMap<u64, Moved>>,
     /// Number of entries in `moved`; checked before the lock is taken.
     count: AtomicUsize,
+}
+
+/// Registered memory: its size in bytes, and its pages. What else is in its first and last page
+/// is not registered.
+#[derive(Debug)]
+struct Moved {
+    size: u64,
+    pages: MovedPages,
 }
 
 /// A window, with its staging slots if it has room for any.
@@ -155,18 +163,18 @@ impl PinnedWindow {
         SecondMapping::new(self.memory()?, offset, length)
     }
 
-    /// Adds memory of the program that maps a part of it.
-    pub(crate) fn add_moved(&self, pages: MovedPages) {
+    /// Adds registered memory of the program whose pages are a part of it.
+    pub(crate) fn add_moved(&self, address: u64, size: u64, pages: MovedPages) {
         let mut moved = self.moved.write();
-        moved.insert(pages.address(), pages);
+        moved.insert(address, Moved { size, pages });
         self.count.store(moved.len(), Ordering::Release);
     }
 
-    /// Makes the program's memory at `address` private again. Returns false if it stays a part
-    /// of the window.
+    /// Makes the pages of the memory registered at `address` private again. Returns false if
+    /// they stay a part of the window.
     pub(crate) fn give_back(&self, address: u64) -> bool {
         let mut moved = self.moved.write();
-        let Some(pages) = moved.remove(&address) else {
+        let Some(Moved { pages, .. }) = moved.remove(&address) else {
             return true;
         };
         self.count.store(moved.len(), Ordering::Release);
@@ -174,14 +182,16 @@ impl PinnedWindow {
         pages.give_back()
     }
 
-    /// The address in the window of program memory that maps a part of it.
+    /// The address in the window of a range of registered memory that is a part of it. `None`
+    /// for memory beside it in the same pages, which can leave the window at any time.
     pub(crate) fn address_of(&self, address: u64, size: u64) -> Option<u64> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
         let moved = self.moved.read();
-        let (_, pages) = moved.range(..=address).next_back()?;
-        pages.in_window(address, size)
+        let (from, found) = moved.range(..=address).next_back()?;
+        let end = (address - from).checked_add(size)?;
+        (end <= found.size).then(|| found.pages.in_window(address, size))?
     }
 
     /// A shadow of part of it.

@@ -13,16 +13,22 @@ use paragpu_client::sys::memory::{load_token, store_token};
 use paragpu_communicator::{Sender, Window};
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::decode_all;
-use paragpu_protocol::frame::Control;
+use paragpu_protocol::frame::{Control, FrameHeader};
 use paragpu_protocol::layout::{HOST_FUNCTION_PAIRS, host_function_word};
-use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch, HostFuncSignal};
+use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch, HostFuncSignal, StreamQuery};
 
 /// A call of the guest that concerns host functions.
 #[derive(Debug, PartialEq)]
 enum Call {
-    Signal { id: u64, pair: u32, value: u32 },
+    Signal {
+        id: u64,
+        pair: u32,
+        value: u32,
+    },
     Launch(u64),
     Done(u64),
+    /// The host answers when the test does ([`Host::answer`]).
+    Query(FrameHeader),
 }
 
 /// The host's side of a session.
@@ -61,6 +67,19 @@ impl Host {
         }
     }
 
+    /// The question whether work has failed.
+    fn query(&self) -> FrameHeader {
+        match self.next() {
+            Call::Query(header) => header,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answer(&self, query: FrameHeader) {
+        let reply = || plain_host::answer(query.kind, &[]);
+        plain_host::respond(self.sender.as_ref(), query, query.sequence, reply).unwrap();
+    }
+
     /// Asks for a function by a frame.
     fn ask(&self, id: u64) {
         let kind = Control::HostFunc.kind();
@@ -92,12 +111,14 @@ fn with_host(test: impl FnOnce(&Session, &Host)) {
                         let call: HostFuncDone = decode_all(frame.payload).unwrap();
                         Some(Call::Done(call.id))
                     }
+                    kind if kind == StreamQuery::INFO.number => Some(Call::Query(frame.header)),
                     _ => None,
                 };
+                let is_held = matches!(call, Some(Call::Query(_)));
                 if let Some(call) = call {
                     calls.send(call).unwrap();
                 }
-                false
+                is_held
             });
         });
         let session = plain_host::session(guest, true);
@@ -196,6 +217,39 @@ fn a_host_that_cannot_announce_asks() {
         host.ask(id);
         assert_eq!(host.next(), Call::Done(id));
         assert_eq!(*ran.lock().unwrap(), [1, 2]);
+    });
+}
+
+/// The question is behind calls that the host executes only after the callback has run.
+#[test]
+fn a_callback_runs_before_the_host_says_whether_work_has_failed() {
+    with_host(|session, host| {
+        let functions = session.host_functions();
+        let stream = session.streams().create(1, 0).unwrap();
+        let (sender, ran) = channel();
+        let launch = || {
+            let sender = sender.clone();
+            let callback = Box::new(move || sender.send(()).unwrap());
+            functions.launch_callback(&stream, callback).unwrap();
+        };
+        launch();
+        let (_, pair, value) = host.signal();
+        let query = host.query();
+        host.announce(pair, value);
+        ran.recv().unwrap();
+        host.await_finished(pair, value);
+        host.answer(query);
+
+        session.set_waits_sleep(true);
+        launch();
+        let Call::Launch(id) = host.next() else {
+            panic!("the guest would have to poll");
+        };
+        let query = host.query();
+        host.ask(id);
+        ran.recv().unwrap();
+        assert_eq!(host.next(), Call::Done(id));
+        host.answer(query);
     });
 }
 

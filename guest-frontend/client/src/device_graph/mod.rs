@@ -306,9 +306,11 @@ impl Graphs {
             stream: stream.handle(),
         };
         let post = || {
+            // A thread that is told that one is reached knows whether it asked before or after.
+            let recordings: Vec<_> = plan.events.iter().map(|event| event.record()).collect();
             let position = self.parts.streams.post_work(stream, &launch)?;
-            for event in &plan.events {
-                event.record().note(position, stream, true);
+            for recording in recordings {
+                recording.note(position, stream, true);
             }
             shadows.after_launch(visible, stream.progress(), position);
             Ok(position)

@@ -41,7 +41,7 @@ pub(super) struct Plan {
     /// [`Shadows::before_repeated_launch`](crate::shadow::Shadows::before_repeated_launch) has
     /// seen these words.
     pub(super) has_noted_words: bool,
-    /// Events that a launch records.
+    /// Events that a launch records, each once, in the order in which they are locked.
     pub(super) events: Vec<Arc<Event>>,
     /// Host functions.
     pub(super) functions: Vec<u64>,
@@ -130,6 +130,8 @@ impl Plan {
                 _ => debug_assert!(step.call != Launch::INFO.number),
             }
         }
+        self.events.sort_unstable_by_key(|event| event.handle());
+        self.events.dedup_by_key(|event| event.handle());
     }
 
     /// Updates the words of a kernel that had as many bytes of parameters.

@@ -57,7 +57,7 @@ impl HostMemory {
         let within = address - pages.address();
         let length = (within + size).next_multiple_of(PAGE);
         let mut all = self.pinned.write();
-        self.window.add_moved(pages);
+        self.window.add_moved(address, size, pages);
         if self.window.is_left()
             && let Some(region) = self.window.region(offset, length)
         {
@@ -89,7 +89,7 @@ impl HostMemory {
         self.link.call(&HostUnmap {
             offset: WindowOffset(offset),
         })?;
-        if self.window.give_back(address / PAGE * PAGE) {
+        if self.window.give_back(address) {
             self.give_back(offset, length);
         }
         Ok(())

@@ -176,6 +176,12 @@ impl Event {
         }
     }
 
+    /// Whether the record at `position`, 0 for none, is the last one, of those posted as well.
+    pub(crate) fn is_last(&self, position: u64) -> bool {
+        let _stream = self.stream.lock();
+        self.recorded.load(Ordering::Acquire) == position
+    }
+
     /// The stream of the last record.
     pub(crate) fn stream(&self) -> Option<Arc<Stream>> {
         self.stream.lock().clone()
@@ -216,14 +222,23 @@ impl Event {
             return None;
         }
         let stream = self.stream.lock();
+        // Another thread may have recorded it again, in another stream.
+        let recorded = self.recorded()?;
         let complete = stream.as_ref()?.progress().complete();
         (recorded > complete).then_some(recorded)
     }
 
-    /// Notes that all work of the event's stream up to `recorded` is complete.
+    /// Notes that the host has found the event reached, when asked after `recorded` was its last
+    /// record. This says nothing of that record if the event was recorded again meanwhile: the
+    /// host may have answered for the later one, which may be in another stream.
     pub(crate) fn note_reached(&self, recorded: u64) {
+        // A record is posted and noted under this lock.
+        let stream = self.stream.lock();
+        if self.recorded.load(Ordering::Acquire) != recorded {
+            return;
+        }
         self.reached.fetch_max(recorded, Ordering::AcqRel);
-        if let Some(stream) = self.stream.lock().as_ref() {
+        if let Some(stream) = stream.as_ref() {
             // A graph continues after it records an event.
             let inside = self.inside.load(Ordering::Acquire);
             stream.progress().finish(recorded - u64::from(inside));

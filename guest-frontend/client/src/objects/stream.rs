@@ -11,6 +11,18 @@ use crate::objects::capture::Membership;
 use crate::objects::stream_attributes::Attributes;
 use crate::progress::Progress;
 
+/// The stream that waits for a stream's events on behalf of other devices.
+#[derive(Debug, Default)]
+pub(crate) enum Relay {
+    /// No other device has waited for an event of the stream.
+    #[default]
+    None,
+    /// It is destroyed with the stream.
+    Made(Arc<Stream>),
+    /// The program destroyed the stream. Its events may live on.
+    Gone,
+}
+
 /// A stream of a session.
 #[derive(Debug)]
 pub struct Stream {
@@ -26,8 +38,8 @@ pub struct Stream {
     flags: u32,
     priority: i32,
     attributes: Attributes,
-    /// Reports completion of its events to streams of other devices.
-    relay: Mutex<Option<Arc<Stream>>>,
+    /// Locked while work is posted to the relay, so that the host still has it.
+    relay: Mutex<Relay>,
 }
 
 impl Stream {
@@ -87,8 +99,8 @@ impl Stream {
         &self.attributes
     }
 
-    /// The stream that waits for its events on behalf of other devices, if there is one.
-    pub(crate) fn relay(&self) -> MutexGuard<'_, Option<Arc<Self>>> {
+    /// Its relay, which no other thread can destroy while the result exists.
+    pub(crate) fn relay(&self) -> MutexGuard<'_, Relay> {
         self.relay.lock()
     }
 

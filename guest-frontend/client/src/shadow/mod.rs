@@ -328,6 +328,22 @@ impl Shadows {
         C: WireCall<'a>,
         for<'r> C: WireCall<'a, Reply<'r> = ()>,
     {
+        self.call_if(call, destination, awaited, || true)
+    }
+
+    /// As [`call`](Self::call). Leaves the shadows as they are unless `holds` says, after the
+    /// reply, that `awaited` is complete.
+    pub(crate) fn call_if<'a, C>(
+        &self,
+        call: &C,
+        destination: Option<HostRows>,
+        awaited: &Awaited,
+        holds: impl FnOnce() -> bool,
+    ) -> Result<()>
+    where
+        C: WireCall<'a>,
+        for<'r> C: WireCall<'a, Reply<'r> = ()>,
+    {
         let mut question = Question::default();
         let mut asked = Vec::new();
         if region::have_writers() && !self.are_none() {
@@ -342,7 +358,7 @@ impl Shadows {
         }
         let (result, answer) = self.link.call_and_ask(call, destination, question, |()| ());
         result?;
-        let Some(runs) = answer.runs() else {
+        let Some(runs) = answer.runs().filter(|_| holds()) else {
             return Ok(());
         };
         asked

@@ -67,11 +67,12 @@ impl SecondMapping {
     /// memory, or if writers cannot be blocked.
     pub(crate) fn replace(self, address: u64, window: u64) -> Option<MovedPages> {
         let target = at(address)?;
+        // Taken first: another thread may move some of the same pages.
+        let mut registry = Locked::take();
         if !is_plain(address, self.length) {
             return None;
         }
-        let _hold = Hold::on(target, self.length)?;
-        let mut registry = Locked::take();
+        let hold = Hold::on(target, self.length)?;
         // SAFETY: `is_plain` says that the range is readable and not this thread's stack,
         // and both have the same length. Until the pages are replaced, nothing here may
         // write to memory of the program: it could be write-protected, and this thread
@@ -84,6 +85,8 @@ impl SecondMapping {
             );
             take_place(self.mapped, target, self.length);
         }
+        // Adding to the registry may allocate, and a blocked writer may hold the allocator's lock.
+        drop(hold);
         let length = self.length;
         std::mem::forget(self);
         let moved = MovedPages {
@@ -332,6 +335,25 @@ impl Locked {
         let moved = &mut self.lists().moved;
         moved.retain(|(address, _)| *address != pages.address);
     }
+
+    /// Whether some pages of a range are moved.
+    fn overlaps(&mut self, address: u64, length: u64) -> bool {
+        self.lists().moved.iter().any(|(from, size)| {
+            let from = from.as_ptr() as u64;
+            from < address.saturating_add(length) && address < from + *size as u64
+        })
+    }
+}
+
+/// Searches for what a range maps. `None` if it has pages of a window, which are given back
+/// when other memory is unregistered. No pages are moved or given back during the search.
+pub(crate) fn unless_moved<R>(
+    address: u64,
+    length: u64,
+    search: impl FnOnce() -> Option<R>,
+) -> Option<R> {
+    let mut registry = Locked::take();
+    (!registry.overlaps(address, length)).then(search)?
 }
 
 impl Drop for Locked {
@@ -488,6 +510,34 @@ mod tests {
         // And can go there again.
         assert!(moved(&window, words).unwrap().give_back());
         assert_eq!(words[first].load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn a_page_moves_for_one_of_two_threads() {
+        let (window, words) = (window(), program(2 * PAGE));
+        let address = words.as_ptr() as u64 + PAGE as u64;
+        for _ in 0..100 {
+            let moved: Vec<MovedPages> = std::thread::scope(|scope| {
+                let threads = [0, PAGE as u64].map(|offset| {
+                    let second = SecondMapping::new(&window, offset, PAGE as u64).unwrap();
+                    let place = window.address() + offset;
+                    scope.spawn(move || second.replace(address, place))
+                });
+                let ended = threads.into_iter().map(|thread| thread.join().unwrap());
+                ended.flatten().collect()
+            });
+            assert!(moved.len() < 2, "one page is two pages of the window");
+            let found = unless_moved(address, 1, || Some(()));
+            assert_eq!(found.is_none(), moved.len() == 1);
+            assert!(unless_moved(address - PAGE as u64, PAGE as u64, || Some(())).is_some());
+            for pages in moved {
+                assert!(pages.give_back());
+            }
+        }
+        assert_eq!(
+            words[PAGE / 8].load(Ordering::Relaxed),
+            1 + (PAGE / 8) as u64
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A context: all contexts of a device share its session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -8,7 +8,7 @@ use paragpu_abi::{CU_CTX_SCHED_BLOCKING_SYNC, CUcontext};
 use paragpu_client::Session;
 use paragpu_client::green::Green;
 use paragpu_protocol::status::Status;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::coredump::Attributes;
 use crate::sys::Result;
@@ -57,12 +57,23 @@ pub struct Context {
     pub limits: Mutex<BTreeMap<u32, u64>>,
 }
 
-/// Memory allocated in contexts that are not primary, by address: the context's handle.
-/// A primary context ends with all of the session's memory. One table for all contexts,
-/// because memory may be freed while another one is current.
+/// Memory allocated or pinned in contexts that are not primary, by address: the context's
+/// handle. A primary context ends with all other memory of the session. One table for all
+/// contexts, because memory may be freed while another one is current.
 static MEMORY: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 /// The number of entries. Read before the lock is taken.
 static MEMORY_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Locked for reading until new memory of such a context is in the table, and for writing
+/// while a primary context ends.
+static ALLOCATING: RwLock<()> = RwLock::new(());
+
+/// The addresses of the memory that outlives primary contexts. None is added until the guard is
+/// dropped.
+pub fn memory_of_others() -> (RwLockWriteGuard<'static, ()>, HashSet<u64>) {
+    let guard = ALLOCATING.write();
+    let kept = MEMORY.lock().keys().copied().collect();
+    (guard, kept)
+}
 
 /// Called before memory is freed, so that no context frees it again. Its address may soon
 /// belong to other memory.
@@ -127,6 +138,16 @@ impl Context {
             green: Some(green),
             ..Self::new(primary.handle, ordinal, session, true, primary.flags())
         }
+    }
+
+    /// Allocates or pins memory in it; `allocate` returns the address.
+    ///
+    /// # Errors
+    /// The error of `allocate`.
+    pub fn allocate(&self, allocate: impl FnOnce() -> Result<u64>) -> Result<u64> {
+        // Otherwise the end of the primary context could free it before it is recorded.
+        let _guard = (!self.primary).then(|| ALLOCATING.read());
+        allocate().inspect(|address| self.keep_memory(*address))
     }
 
     /// Records memory allocated in it.

@@ -1,7 +1,7 @@
 //! A memory pool: a handle for memory of a device or the host, with an account.
 
-use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -357,10 +357,11 @@ fn freed(address: u64) {
     let _ = freeing(address, || Ok(()));
 }
 
-/// Records that all memory of a range of addresses was freed.
-pub fn freed_all(range: std::ops::Range<u64>) {
+/// Records that all memory of a range of addresses was freed, except that at `kept`.
+pub fn freed_all(range: std::ops::Range<u64>, kept: &HashSet<u64>) {
     let taken: Vec<u64> = TAKEN.lock().range(range).map(|(at, _)| *at).collect();
-    taken.into_iter().for_each(freed);
+    let freed_now = taken.into_iter().filter(|at| !kept.contains(at));
+    freed_now.for_each(freed);
 }
 
 /// The program's handle of the pool that memory came from; 0 for none.
@@ -398,7 +399,9 @@ mod tests {
         let level = |now, most| Level { now, most };
         assert_eq!(account.used(), level(rest, UNIT));
         account.reset_used();
-        freed_all(1500..2500);
+        freed_all(1500..2500, &HashSet::from([2000]));
+        assert_eq!((account.used(), of(2000)), (level(rest, rest), 5));
+        freed_all(1500..2500, &HashSet::new());
         assert_eq!((account.used(), of(2000)), (level(0, rest), 0));
     }
 

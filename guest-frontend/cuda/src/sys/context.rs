@@ -17,12 +17,12 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::Out;
-use super::{Result, device, except_fault, host, memory, present, put, unsupported_use};
+use super::{Result, device, except_fault, host, present, put, unsupported_use};
 use crate::current::{
     current, current_if_any, current_or_released, find, find_or_current, with_stack,
 };
 use crate::named_stream;
-use crate::objects::context::Context;
+use crate::objects::context::{Context, memory_of_others};
 use crate::objects::{self, Object, limits, peers, pool};
 
 /// Scheduling, host mapping, local memory and synchronisation flags.
@@ -146,8 +146,8 @@ impl Primary {
         context.is_some_and(|context| context.is_alive())
     }
 
-    /// Destroys the context and frees everything that it holds. The next context of the
-    /// device has the same handle.
+    /// Destroys the context and frees everything that it holds, but no memory of the device's
+    /// other contexts. The next context of the device has the same handle.
     fn destroy(&mut self) -> Result {
         self.retained = 0;
         let Some(context) = &self.context else {
@@ -159,9 +159,11 @@ impl Primary {
         end_objects(context);
         peers::end(context.handle);
         let arena = context.session.regions().arena;
-        pool::freed_all(arena..arena + DEVICE_STRIDE);
-        host::free_all(context.session);
-        except_fault(waited.and(context.session.virtual_memory().clear_others()))
+        let (_guard, kept) = memory_of_others();
+        pool::freed_all(arena..arena + DEVICE_STRIDE, &kept);
+        host::free_all(context.session, &kept);
+        let virtual_memory = context.session.virtual_memory();
+        except_fault(waited.and(virtual_memory.clear_others(kept)))
     }
 }
 
@@ -311,8 +313,7 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
     peers::end(ended.handle);
     let memory = ended.take_memory();
     for address in memory {
-        // Another thread may have destroyed it in the meantime.
-        let _ = memory::release(ended.session, address);
+        host::end_memory(ended.session, address);
     }
     except_fault(waited)
 }

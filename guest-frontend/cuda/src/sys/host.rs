@@ -1,5 +1,6 @@
 //! Pinned memory (CUDA Driver API, Memory Management).
 
+use std::collections::HashSet;
 use std::ffi::{c_uint, c_void};
 
 use paragpu_abi::{
@@ -15,6 +16,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::{Result, capture, device, memory, pointer, put, unsupported_use};
+use crate::objects::context::forget_memory;
 use crate::objects::{peers, pool};
 use crate::{address, current, managed};
 
@@ -97,10 +99,8 @@ pub(super) unsafe fn allocate(out: *mut *mut c_void, size: usize, flags: c_uint)
         return unsafe { put(out, std::ptr::null_mut()) };
     }
     capture::permit_unsafe()?;
-    let address = current::current()?
-        .session
-        .host()
-        .allocate(size as u64, flags)?;
+    let current = current::current()?;
+    let address = current.allocate(|| current.session.host().allocate(size as u64, flags))?;
     // SAFETY: `out` is null or writable, as the caller promises.
     unsafe {
         put(
@@ -122,28 +122,53 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
     }
     capture::permit_unsafe()?;
     pointer::forget(found.address);
+    forget_memory(found.address);
     release(session, &found)?;
     session.host().free(address as u64)
 }
 
-/// Frees all pinned and managed memory of a session (cuDevicePrimaryCtxReset).
-pub fn free_all(session: &Session) {
-    for address in session.managed_memory().all() {
+/// Unpins memory because its context ends.
+fn end(session: &Session, found: &Pinned) {
+    // The host's results no longer matter.
+    let _ = release(session, found);
+    let _ = managed::remove(found.address);
+    let _ = peers::end_copies(session, found.address);
+    let _ = pool::freeing(found.address, || match found.registered {
+        true => session.host().unregister(found.address),
+        false => session.host().free(found.address),
+    });
+}
+
+/// Frees all pinned and managed memory of a session (cuDevicePrimaryCtxReset) except that of
+/// other contexts, at the addresses `kept`.
+pub fn free_all(session: &Session, kept: &HashSet<u64>) {
+    let managed = session.managed_memory().all();
+    for address in managed.into_iter().filter(|at| !kept.contains(at)) {
         // The host's result no longer matters.
         let _ = memory::release(session, address);
     }
     let _ = session.host().forsake(None);
-    for found in session.host().all() {
-        let _ = release(session, &found);
-        let _ = managed::remove(found.address);
-        let _ = peers::end_copies(session, found.address);
-        let _ = pool::freeing(found.address, || match found.registered {
-            true => session.host().unregister(found.address),
-            false => session.host().free(found.address),
-        });
+    let pinned = session.host().all();
+    for found in pinned.iter().filter(|one| !kept.contains(&one.address)) {
+        end(session, found);
     }
     let _ = session.host().trim_pooled(0);
     peers::copy_again(session);
+}
+
+/// Frees or unpins the memory at an address, because its context ends.
+pub fn end_memory(session: &Session, address: u64) {
+    let pinned = session.host().find(address);
+    match pinned.filter(|found| found.address == address && !managed::contains(address)) {
+        Some(found) => {
+            pointer::forget(address);
+            end(session, &found);
+        }
+        None => {
+            // Another thread may have freed it in the meantime.
+            let _ = memory::release(session, address);
+        }
+    }
 }
 
 /// # Safety
@@ -154,7 +179,8 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
     flags: c_uint,
 ) -> Result {
     super::present(address)?;
-    let session = current::current()?.session;
+    let current = current::current()?;
+    let host = current.session.host();
     match pinned(address as u64) {
         Some((_, found)) if !found.registered => return Err(Status::INVALID_VALUE),
         None if !managed::contains(address as u64) => {}
@@ -163,14 +189,15 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
     capture::permit_unsafe()?;
     // SAFETY: the caller upholds the contract of `HostSlice::new`.
     let memory = unsafe { HostSlice::new(address, size) };
-    match session.host().register(memory, flags) {
+    let start = memory.address();
+    match current.allocate(|| host.register(memory, flags).map(|()| start)) {
         Err(Status::NOT_SUPPORTED) if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 => {
             Err(unsupported_use!(
                 "cuMemHostRegister of I/O memory",
                 "the host's GPU cannot access devices of the guest"
             ))
         }
-        registered => registered,
+        registered => registered.map(|_| ()),
     }
 }
 
@@ -184,6 +211,7 @@ pub(crate) fn cuMemHostUnregister(address: *mut c_void) -> Result {
     }
     capture::permit_unsafe()?;
     pointer::forget(found.address);
+    forget_memory(found.address);
     release(session, &found)?;
     session.host().unregister(address as u64)
 }

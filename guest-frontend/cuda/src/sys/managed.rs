@@ -43,9 +43,11 @@ pub(crate) fn cuMemAllocManaged(
     }
     capture::permit_unsafe()?;
     let current = current::current()?;
-    let found = allocate(current.session, size as u64)?;
-    managed::insert(found, size as u64);
-    current.keep_memory(found);
+    let found = current.allocate(|| {
+        let found = allocate(current.session, size as u64)?;
+        managed::insert(found, size as u64);
+        Ok(found)
+    })?;
     address.put(found)
 }
 

@@ -59,9 +59,7 @@ pub fn holder(address: u64) -> Option<&'static Session> {
 pub fn allocate(size: usize) -> Result<u64> {
     capture::permit_unsafe()?;
     let current = current::current()?;
-    let address = current.session.memory().allocate(size as u64)?;
-    current.keep_memory(address);
-    Ok(address)
+    current.allocate(|| current.session.memory().allocate(size as u64))
 }
 
 /// # Safety

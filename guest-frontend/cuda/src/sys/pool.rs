@@ -189,28 +189,24 @@ fn allocate_from(pool: &Pool, size: usize, named: &Named) -> Result<u64> {
         return Err(Status::OUT_OF_MEMORY);
     }
     let is_own = std::ptr::eq(session, named.session()?);
-    let allocated = match (location, account.owner().filter(|_| is_own)) {
-        (PoolLocation::Device(_), Some(owner)) => session.memory().allocate_in(size, owner, stream),
-        (PoolLocation::Device(_), None) => session.memory().allocate(size),
-        (PoolLocation::Host(_), _) => session.host().allocate_pooled(size, stream),
-        (PoolLocation::Managed(_), _) => allocate_managed(session, size, stream),
+    let of_device = || match account.owner().filter(|_| is_own) {
+        Some(owner) => session.memory().allocate_in(size, owner, stream),
+        None => session.memory().allocate(size),
+    };
+    let allocated = match location {
+        PoolLocation::Device(_) => match current::current() {
+            Ok(current) if std::ptr::eq(current.session, session) => current.allocate(of_device),
+            _ => of_device(),
+        },
+        PoolLocation::Host(_) => session.host().allocate_pooled(size, stream),
+        PoolLocation::Managed(_) => allocate_managed(session, size, stream),
     };
     let address = allocated.inspect_err(|_| account.give_back(size))?;
     account.placed(address, size);
-    match location {
-        PoolLocation::Device(_) => {
-            if let Ok(current) = current::current()
-                && std::ptr::eq(current.session, session)
-            {
-                current.keep_memory(address);
-            }
-        }
-        PoolLocation::Host(_) => {}
-        PoolLocation::Managed(preferred) => {
-            managed::insert_preferring(address, size, preferred);
-            let memory = session.managed_memory();
-            memory.expect_program(address, size, preferred.is_host());
-        }
+    if let PoolLocation::Managed(preferred) = location {
+        managed::insert_preferring(address, size, preferred);
+        let memory = session.managed_memory();
+        memory.expect_program(address, size, preferred.is_host());
     }
     Ok(address)
 }
