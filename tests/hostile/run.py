@@ -26,7 +26,9 @@ import frames
 import fuse
 import graphs
 import groups
+import hosts
 import kernels
+import leases
 import limits
 import memory
 import objects
@@ -40,8 +42,8 @@ import worker
 from field import ATTACKS, Field, Skipped
 
 MODULES = (
-    containers, crowd, doors, files, frames, fuse, graphs, groups, kernels, limits, memory, objects, secure, setuid, shapes,
-    sharing, strange, users, worker,
+    containers, crowd, doors, files, frames, fuse, graphs, groups, hosts, kernels, leases, limits, memory, objects, secure,
+    setuid, shapes, sharing, strange, users, worker,
 )
 
 

@@ -114,6 +114,9 @@ pub enum Command {
     },
     /// Lists the sessions of guests on this host.
     List {
+        /// List only the sessions of this Slurm job's lease.
+        #[arg(long, value_name = "NUMBER")]
+        job: Option<u64>,
         /// Output format.
         #[arg(short, long, default_value = "text")]
         output: Output,

@@ -111,7 +111,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         } => {
             return doctor::run(*side, *pool, arguments.control.as_deref(), *output);
         }
-        Command::List { output } => sessions::list(&arguments.connect()?, *output)?,
+        Command::List { job, output } => sessions::list(&arguments.connect()?, *job, *output)?,
         Command::Top {
             pool,
             once,

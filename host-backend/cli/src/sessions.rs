@@ -12,10 +12,11 @@ use crate::control::{Control, unexpected};
 use crate::error::{Error, print, print_json};
 
 /// `paragpu list`.
-pub fn list(control: &Control, output: Output) -> Result<(), Error> {
-    let Response::Sessions { sessions } = control.ask(&Request::List {})? else {
+pub fn list(control: &Control, job: Option<u64>, output: Output) -> Result<(), Error> {
+    let Response::Sessions { mut sessions } = control.ask(&Request::List {})? else {
         return Err(unexpected());
     };
+    sessions.retain(|session| job.is_none() || session.job == job);
     if output == Output::Json {
         return print_json(&sessions);
     }

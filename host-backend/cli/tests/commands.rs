@@ -65,6 +65,7 @@ fn session() -> SessionInfo {
         activity: Activity::Serving,
         checkpoint: None,
         turns: None,
+        job: Some(7),
     }
 }
 
@@ -271,7 +272,7 @@ fn drain(mut stream: UnixStream) {
 #[test]
 fn sessions_are_listed_and_ended() {
     let directory = tempfile::tempdir().unwrap();
-    let server = daemon(directory.path(), 6, None);
+    let server = daemon(directory.path(), 8, None);
     let list = paragpu(directory.path(), &["list"]);
     assert!(list.status.success());
     let lines = text(&list.stdout);
@@ -285,6 +286,9 @@ fn sessions_are_listed_and_ended() {
     let json = paragpu(directory.path(), &["list", "-o", "json"]);
     let sessions: Vec<SessionInfo> = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(sessions, [session()]);
+    let of_job = |job| text(&paragpu(directory.path(), &["list", "--job", job]).stdout);
+    assert_eq!(of_job("7").lines().count(), 2);
+    assert_eq!(of_job("8").lines().count(), 1);
 
     let end = paragpu(directory.path(), &["end", "12"]);
     assert!(end.status.success());

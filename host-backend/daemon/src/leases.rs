@@ -15,6 +15,8 @@ use paragpu_config::host;
 use paragpu_control::lease::{Claim, PREFIX};
 use paragpu_pool::slurm;
 
+use crate::jobs::{Jobs, Running};
+
 /// Minimum and maximum interval of queries whether this host drains, while it has leases.
 /// It grows if many hosts query the engine.
 const POLL_INTERVAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
@@ -95,6 +97,8 @@ pub enum Verdict {
         drains: Option<bool>,
         /// How long its answer took.
         took: Duration,
+        /// Which jobs run, if it was asked that, too.
+        running: Option<Running>,
     },
 }
 
@@ -122,6 +126,7 @@ pub struct Leases {
     woken: UnixStream,
     looks: bool,
     next_look: Instant,
+    jobs: Jobs,
 }
 
 impl Leases {
@@ -141,6 +146,7 @@ impl Leases {
             woken,
             looks: false,
             next_look: Instant::now(),
+            jobs: Jobs::new(),
         })
     }
 
@@ -266,7 +272,20 @@ impl Leases {
         })
     }
 
-    /// Queries periodically whether the host drains. Returns the next time.
+    /// Handles the engine's answer which jobs run. Returns the VMs of leases whose jobs are
+    /// over, and their holders.
+    pub fn over(&mut self, running: &Running) -> Vec<(String, Hold)> {
+        let leased = self.standing.values().filter_map(|leased| leased.job);
+        let over = self.jobs.over(leased, running, Instant::now());
+        let standing = self.standing.iter();
+        standing
+            .filter(|(_, leased)| leased.job.is_some_and(|job| over.contains(&job)))
+            .map(|(vm, leased)| (vm.clone(), leased.hold))
+            .collect()
+    }
+
+    /// Queries periodically whether the host drains, and less often which jobs run. Returns
+    /// the next time.
     pub fn look(&mut self, now: Instant, lease: &host::Lease) -> Option<Instant> {
         if lease.engine != host::Engine::Slurm || self.standing.is_empty() || self.looks {
             return None;
@@ -274,11 +293,22 @@ impl Leases {
         if self.next_look <= now {
             self.looks = true;
             let node = node(lease);
+            let asks_jobs = self.jobs.is_due(now);
             let result = self.query(move || {
                 let began = Instant::now();
                 let drains = slurm::drains(&node).ok();
                 let took = began.elapsed();
-                Verdict::Drains { drains, took }
+                let running = asks_jobs.then(|| {
+                    let began = Instant::now();
+                    let jobs = slurm::jobs_on(&node).ok();
+                    let took = began.elapsed();
+                    Running { jobs, took }
+                });
+                Verdict::Drains {
+                    drains,
+                    took,
+                    running,
+                }
             });
             if result.is_ok() {
                 return None;
@@ -347,6 +377,9 @@ impl Leases {
         let (vm, serial) = match (&claim.again, claim.job) {
             (Some(again), _) => {
                 check_owner(&again.vm, grant.uid)?;
+                if again.serial == 0 {
+                    return Err("a lease's serial number is not 0".into());
+                }
                 (again.vm.clone(), again.serial)
             }
             (None, Some(job)) => (format!("{PREFIX}{}-{job}", grant.uid), random()?),
@@ -413,9 +446,10 @@ impl Leases {
     /// # Errors
     /// One sentence.
     pub fn admit(&self, identity: &Identity) -> Result<(), String> {
-        let serial = self.get(&identity.vm).map_or(0, |leased| leased.serial);
+        let serial = self.get(&identity.vm).map(|leased| leased.serial);
         match (identity.lease, serial) {
-            (shown, standing) if shown == standing => Ok(()),
+            (0, None) if !identity.vm.starts_with(PREFIX) => Ok(()),
+            (shown @ 1.., Some(standing)) if shown == standing => Ok(()),
             (0, _) => Err(format!("{} is reserved for leases", identity.vm)),
             (_, _) => Err("the lease of its certificate has ended, or is on another host".into()),
         }
@@ -602,6 +636,25 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_under_another_name_ends_with_its_job() {
+        let mut leases = Leases::new().unwrap();
+        let again = Name {
+            vm: "lease-1000-other".into(),
+            serial: 5,
+        };
+        let (vm, _) = leases
+            .enter(1, &claim(7, Some(again)), grant(1000))
+            .unwrap();
+        leases.enter(2, &claim(8, None), grant(1000)).unwrap();
+        let running = Running {
+            jobs: Some(BTreeSet::from([8, 9])),
+            took: Duration::ZERO,
+        };
+        assert_eq!(leases.over(&running), []);
+        assert_eq!(leases.over(&running), [(vm, Hold::By(1))]);
+    }
+
+    #[test]
     fn a_lease_with_a_grace_is_claimed_again() {
         let (mut leases, begin) = (Leases::new().unwrap(), Instant::now());
         let mut first = claim(0, None);
@@ -662,6 +715,10 @@ mod tests {
             let entered = leases.enter(1, &claim(9, again(vm)), grant(1000));
             assert!(entered.is_err(), "{vm}");
         }
+        let mut none = claim(9, again("lease-1000-7"));
+        none.again.as_mut().unwrap().serial = 0;
+        assert!(leases.enter(1, &none, grant(1000)).is_err());
+        assert!(leases.admit(&identity("lease-1000-7", 0)).is_err());
         let entered = leases.enter(1, &claim(9, again("lease-1000-7")), grant(1000));
         assert_eq!(entered.unwrap().1.serial, 5);
         let twice = leases.enter(2, &claim(10, again("lease-1000-7")), grant(1000));

@@ -41,6 +41,7 @@ mod device;
 mod error;
 mod handshake;
 mod handshake_threads;
+mod jobs;
 mod leases;
 mod leftovers;
 mod link;

@@ -104,6 +104,7 @@ impl Session {
             activity,
             checkpoint: None,
             turns: None,
+            job: None,
         }
     }
 }

@@ -112,6 +112,8 @@ pub struct Worker {
     pub queried: bool,
     /// Whether it was requested to end its session.
     pub ending: bool,
+    /// Whether its session ends because it was checkpointed, so that it can be restored.
+    pub puts_away: bool,
     /// When it is killed if it has not exited.
     pub deadline: Option<Instant>,
     /// How often it was killed because it had not exited in time.
@@ -184,6 +186,7 @@ impl Worker {
             finished: false,
             queried: false,
             ending: false,
+            puts_away: false,
             deadline: None,
             kills: 0,
             room: None,

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use common::{Daemon, frame, read_frame};
 use paragpu_control::admin::{Request, Response};
-use paragpu_protocol::codec::encode_all;
+use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control as Frame;
-use paragpu_protocol::handshake::{Hello, Transport};
+use paragpu_protocol::handshake::{ANY_DEVICE, ARRIVE, Arrive, Hello, MAGIC, Transport, VERSION};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::Signal;
@@ -75,6 +75,34 @@ fn who_names_a_session_waits_in_a_place_of_its_own() {
             .log()
             .contains("session continues over another connection")
     );
+}
+
+#[test]
+fn a_session_that_is_announced_again_and_again_counts_each_time() {
+    let daemon = Daemon::start(&["--set", "limits.sessions=2"]);
+    daemon.until_quiet(1);
+    let arrive = Arrive {
+        magic: MAGIC,
+        version: VERSION,
+        vm: Text("vm"),
+        device: 0,
+        token: [7; 16],
+        guest_pid: 1,
+        communicator: Text("unix"),
+        follows: Text(""),
+        wanted: ANY_DEVICE,
+        expires: 0,
+    };
+    let arrive = frame(ARRIVE, &encode_all(&arrive));
+    let links = [(); 4].map(|()| {
+        let mut link = daemon.connect();
+        link.write_all(&arrive).unwrap();
+        let kind = read_frame(&link).unwrap().0;
+        (kind, link)
+    });
+    let [welcome, refusal] = [Frame::Welcome, Frame::Refusal].map(Frame::kind);
+    let kinds = links.each_ref().map(|(kind, _)| *kind);
+    assert_eq!(kinds, [welcome, welcome, refusal, refusal]);
 }
 
 /// Sockets whose last close blocks longer than any test waits, because the other end does

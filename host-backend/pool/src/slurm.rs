@@ -4,7 +4,7 @@
 //! A lease is a job with shards (`gres/shard`, one per GiB) that runs the agent. The
 //! commands' text is parsed instead of their JSON, whose schema changes between releases.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -45,10 +45,24 @@ pub struct Job {
 /// [`Error`]: it is not running there, or does not have shards of exactly one GPU.
 pub fn job(number: u64, node: &str) -> Result<Job, Error> {
     let number = number.to_string();
-    read_job(
-        &ask("scontrol", &["-o", "-d", "show", "job", &number])?,
-        node,
-    )
+    let show = |name: &str| ask("scontrol", &["-o", "-d", "show", "job", name]);
+    let text = show(&number)?;
+    if text.trim_end().lines().count() > 1 {
+        // The number of an array is also that of its last task.
+        let wish = ["-h", "-a", "-t", "R", "-j", &number, "-o", "%A %i"];
+        if let Some(name) = name_of(&ask("squeue", &wish)?, &number) {
+            return read_job(&show(name)?, node);
+        }
+    }
+    read_job(&text, node)
+}
+
+/// The name, such as `10_3`, of the job with a number, in lines of both.
+fn name_of<'a>(text: &'a str, number: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (own, name) = line.trim().split_once(' ')?;
+        (own == number).then_some(name)
+    })
 }
 
 /// Whether the leases of `node` must leave: Slurm is draining it, but not because the
@@ -63,6 +77,20 @@ pub fn drains(node: &str) -> Result<bool, Error> {
 fn must_leave(text: &str) -> bool {
     let drains = field(text, "State").is_some_and(|state| state.contains("DRAIN"));
     drains && field(text, "Reason") != Some(PROLOG_REASON)
+}
+
+/// The numbers of the jobs that run on a node or are suspended there.
+///
+/// # Errors
+/// [`Error`].
+pub fn jobs_on(node: &str) -> Result<BTreeSet<u64>, Error> {
+    let wish = ["-h", "-a", "-t", "R,S", "-w", node, "-o", "%A"];
+    let text = ask("squeue", &wish)?;
+    let jobs = text.split_whitespace().map(|job| {
+        job.parse()
+            .map_err(|_| Error::Engine(format!("squeue printed a job {job:?}")))
+    });
+    jobs.collect()
 }
 
 /// Runs a command of Slurm and returns its output.
@@ -91,19 +119,47 @@ fn fields(text: &str) -> impl Iterator<Item = (&str, &str)> {
         .filter_map(|word| word.split_once('='))
 }
 
+/// Fields of a job in the order in which scontrol prints them; the parts of its nodes are
+/// between the last two. Other fields have text of the user, with blanks, which may imitate
+/// these.
+const FIELDS: [&str; 4] = ["UserId", "JobState", "JOB_GRES", "MinCPUsNode"];
+
 fn read_job(text: &str, node: &str) -> Result<Job, Error> {
     let unfit = |what: &str| Error::Engine(format!("the job {what}"));
-    if field(text, "JobState") != Some("RUNNING") {
+    let all: Vec<_> = fields(text).collect();
+    let mut values = [""; FIELDS.len()];
+    let mut parts = 0..0;
+    for (name, value) in FIELDS.into_iter().zip(&mut values) {
+        let mut found = all.iter().enumerate().filter(|(_, (own, _))| *own == name);
+        match (found.next(), found.next()) {
+            (Some((at, (_, text))), None) if at >= parts.end => {
+                *value = text;
+                parts = parts.end..at;
+            }
+            (None, _) => return Err(unfit(&format!("has no {name} in scontrol's answer"))),
+            _ => {
+                return Err(unfit(&format!(
+                    "has more than one {name} in scontrol's answer: its name, comment, command \
+                     and directory must not contain `{name}=`"
+                )));
+            }
+        }
+    }
+    let [user, state, ..] = values;
+    if state != "RUNNING" {
         return Err(unfit("is not running"));
     }
     // Such as `root(0)`.
-    let uid = field(text, "UserId")
-        .and_then(|user| user.rsplit_once('(')?.1.strip_suffix(')')?.parse().ok())
+    let uid = user
+        .rsplit_once('(')
+        .and_then(|(_, uid)| uid.strip_suffix(')')?.parse().ok())
         .ok_or_else(|| unfit("has no user"))?;
     // The part of each node, such as `Nodes=gpua CPU_IDs=0 Mem=10 GRES=shard:20(IDX:1)`.
-    let mut parts = fields(text).skip_while(|part| *part != ("Nodes", node));
+    let parts = all.get(parts).unwrap_or_default();
+    let mut parts = parts.iter().skip_while(|part| **part != ("Nodes", node));
     let here = parts.next().is_some();
-    let gres = parts.find(|(name, _)| *name == "GRES");
+    let mut own = parts.take_while(|(name, _)| *name != "Nodes");
+    let gres = own.find(|(name, _)| *name == "GRES");
     let (shards, gpu) = gres
         .filter(|_| here)
         .and_then(|(_, gres)| shards(gres))
@@ -448,6 +504,54 @@ mod tests {
         assert!(read_job(&JOB.replace("IDX:1", "IDX:0-1"), "gpua").is_err());
         assert!(read_job(&JOB.replace("shard:20(", "gpu:1("), "gpua").is_err());
         assert!(read_job("", "gpua").is_err());
+        // The next node's shards are not this one's.
+        let two = JOB.replace(" GRES=shard:20(IDX:1)", " GRES=").replace(
+            " MinCPUs",
+            "   Nodes=gpub Mem=10 GRES=shard:9(IDX:0) MinCPUs",
+        );
+        assert!(read_job(&two, "gpua").is_err());
+        assert_eq!(read_job(&two, "gpub").unwrap().memory, 9 << 30);
+    }
+
+    #[test]
+    fn a_jobs_text_does_not_pass_for_its_fields() {
+        let parts = "Nodes=gpub GRES=shard:99(IDX:0)";
+        let all = format!("UserId=b(7) JobState=RUNNING JOB_GRES=x {parts} MinCPUsNode=1");
+        let own = JOB.replace("RUNNING", "COMPLETED");
+        let cases: [(&str, &str); 6] = [
+            (JOB, "UserId=root(0)"),
+            (&own, "JobState=RUNNING"),
+            (JOB, &format!("JOB_GRES=x {parts}")),
+            (JOB, &format!("{parts} MinCPUsNode=1")),
+            (JOB, &all),
+            (JOB, &format!("\nJobId=1 JobName=y {all}\nJobId=2")),
+        ];
+        for (job, forged) in cases {
+            let name = job.replace("paragpu", &format!("x {forged}"));
+            for text in [name, format!("{job} Comment=x {forged} WorkDir=/")] {
+                let error = read_job(&text, "gpub").unwrap_err().to_string();
+                assert!(error.contains("more than one"), "{forged}: {error}");
+            }
+        }
+        // Elsewhere, parts of nodes count for nothing.
+        let name = JOB.replace("paragpu", &format!("x {parts}"));
+        for text in [name, format!("{JOB} Comment={parts}")] {
+            assert!(read_job(&text, "gpub").is_err());
+            assert_eq!(read_job(&text, "gpua").unwrap().memory, 20 << 30);
+        }
+        // Fields that are missing are not made up for, either.
+        let without = JOB.replace("JOB_GRES=shard:20", "");
+        let forged = without.replace("paragpu", "JOB_GRES=x");
+        for text in [&without, &forged, &forged.replace("JobName=", "")] {
+            assert!(read_job(text, "gpua").is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_task_of_an_array_is_found_by_its_number() {
+        let lines = "11 10_1\n10 10_3\n";
+        assert_eq!(name_of(lines, "10"), Some("10_3"));
+        assert_eq!(name_of(lines, "1"), None);
     }
 
     #[test]

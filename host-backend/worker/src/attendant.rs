@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_control::counters::Counters;
-use paragpu_control::socket::{Control, Inbox};
+use paragpu_control::socket::{Control, ControlError, Inbox};
 use paragpu_control::turn::Turn;
 use paragpu_control::worker::{self, FromWorker, Migrate, Route, ToWorker};
+use paragpu_log::cut;
 use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::handshake::Move;
@@ -65,10 +66,17 @@ pub(crate) fn reporting_orders(control: Arc<Control>) -> Orders {
             *last = Some(Instant::now());
         }
         let message = FromWorker::Report(report);
-        if let (Err(_), FromWorker::Report(Report::Failed(reason))) =
-            (control.send(&message, &[]), &message)
-        {
-            tracing::warn!(reason, "an order failed after the daemon was lost");
+        match (control.send(&message, &[]), &message) {
+            (Ok(()), _) => {}
+            // Without a report, the daemon would wait for the order's end.
+            (Err(ControlError::Message(error)), _) => {
+                let failed = Report::Failed(format!("its worker cannot report: {error}"));
+                let _ = control.send(&FromWorker::Report(failed), &[]);
+            }
+            (Err(_), FromWorker::Report(Report::Failed(reason))) => {
+                tracing::warn!(reason, "an order failed after the daemon was lost");
+            }
+            (Err(_), _) => {}
         }
     })
 }
@@ -290,7 +298,8 @@ impl Attendant {
         let finished = FromWorker::Finished {
             session: self.session,
             counters: self.statistics.read(),
-            reason: (!reason.is_empty()).then(|| reason.to_owned()),
+            // It may quote the host from which the session came.
+            reason: (!reason.is_empty()).then(|| cut(reason)),
         };
         let _ = self.control.send(&finished, &[]);
         exit_now(0)

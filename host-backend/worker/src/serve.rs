@@ -10,6 +10,7 @@ use paragpu_control::account::{Account, Share};
 use paragpu_control::socket::{Control, ControlError, Inbox};
 use paragpu_control::worker::{FromWorker, Route, Terms, ToWorker};
 use paragpu_device::{Device, Platform, Snapshot};
+use paragpu_log::cut;
 use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::handshake::Move;
 use paragpu_protocol::layout::Regions;
@@ -107,11 +108,13 @@ pub fn run(arguments: &Arguments) -> ! {
         // The daemon decides whether one is needed.
         Err(Stop::NoDevice(reason)) => {
             tracing::debug!(reason, "no device");
+            let reason = cut(&reason);
             let _ = control.send(&FromWorker::Failed { reason }, &[]);
             exit_now(1)
         }
         Err(Stop::Failed(reason)) => {
             tracing::error!(reason, "no session");
+            let reason = cut(&reason);
             let _ = control.send(&FromWorker::Failed { reason }, &[]);
             exit_now(1)
         }

@@ -124,6 +124,9 @@ impl Client {
     }
 }
 
+/// The longest interval of periodic checkpoints, in seconds: 30 days.
+pub const MAX_EVERY: u64 = 30 * 24 * 3600;
+
 /// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
@@ -144,8 +147,9 @@ pub enum Request {
         directory: PathBuf,
         /// End the session afterwards, so that it can be restored.
         end: bool,
-        /// Repeat at this interval, in seconds, while the session is on this host.
-        /// 0 stops the repetition into this directory and writes nothing.
+        /// Repeat at this interval, in seconds, while the session is on this host; at
+        /// most [`MAX_EVERY`]. 0 stops the repetition into this directory and writes
+        /// nothing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         every: Option<u64>,
     },
@@ -434,6 +438,9 @@ pub struct SessionInfo {
     /// Its share of GPU time, if the GPU's time is shared.
     #[serde(default)]
     pub turns: Option<TurnsInfo>,
+    /// The engine's job of its lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<u64>,
 }
 
 /// A session on a GPU whose time is shared.

@@ -35,7 +35,7 @@ pub struct Claim {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again: Option<Name>,
     /// Seconds after which its sessions are written again and again; 0 for
-    /// never.
+    /// never. At most [`MAX_EVERY`](crate::admin::MAX_EVERY).
     #[serde(default)]
     pub checkpoint: u64,
     /// Its weight where sessions of the GPU take turns

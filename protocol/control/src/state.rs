@@ -449,6 +449,11 @@ impl<R: Read> Scanner<R> {
     }
 
     /// Its source.
+    pub fn get_mut(&mut self) -> &mut R {
+        &mut self.from
+    }
+
+    /// Its source.
     pub fn into_inner(self) -> R {
         self.from
     }

@@ -218,6 +218,7 @@ mod tests {
             activity: Activity::Serving,
             checkpoint: None,
             turns: None,
+            job: None,
         }
     }
 

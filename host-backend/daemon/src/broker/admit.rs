@@ -150,12 +150,12 @@ impl Broker {
             return;
         }
         let limit = u64::from(self.host.limits.sessions);
-        // A session that moves between devices of this host is already counted.
+        // A session that moves between devices of this host is already counted. One that has
+        // itself not arrived yet is no such session: a hostile host may announce it repeatedly.
         let arrives = request.arrives.as_ref();
         let moves = arrives.and_then(|arrival| self.workers.with_token(&arrival.token));
-        if moves.is_some_and(|session| !session.arrives)
-            && arrives.is_some_and(|arrival| arrival.reconnects)
-        {
+        let moves = moves.is_some_and(|session| !session.arrives);
+        if moves && arrives.is_some_and(|arrival| arrival.reconnects) {
             // The guest would find the source, which has the same token.
             return self.refuse(
                 guest,
@@ -163,7 +163,6 @@ impl Broker {
                  --to-gpu N without --to",
             );
         }
-        let moves = moves.is_some();
         if let Err(reason) = self.guest_addresses().home(&guest, &request) {
             return self.refuse(guest, &reason);
         }

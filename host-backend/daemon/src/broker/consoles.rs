@@ -101,7 +101,7 @@ impl Broker {
     }
 
     /// Closes a connection, drops what it waits for, and ends the lease that it held.
-    fn close(&mut self, key: u64) {
+    pub(super) fn close(&mut self, key: u64) {
         self.inquiries.consoles.remove(&key);
         self.inquiries.forget(Audience::Console(key));
         self.leases.forget(key);
@@ -257,6 +257,7 @@ impl Broker {
                 let mut info = session.info(worker.pid, counted, worker.ending, activity);
                 info.checkpoint = self.operations.schedules.info(info.id);
                 info.turns = self.shares.info(info.id);
+                info.job = self.leases.get(&info.vm).and_then(|leased| leased.job);
                 Some(info)
             })
             .collect()

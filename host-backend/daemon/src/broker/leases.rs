@@ -1,20 +1,22 @@
 //! Leases, which agents claim and hold over the lease socket.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator_secure::Identity;
 use paragpu_communicator_secure::issue::Authority;
 use paragpu_config::host::Engine;
-use paragpu_control::admin::{Migrate, Request, Response};
+use paragpu_control::admin::{MAX_EVERY, Migrate, Request, Response};
 use paragpu_control::lease::{Claim, Lease, MAX_GRACE, Name, PREFIX};
 use paragpu_control::turn::MAX_WEIGHT;
 
 use super::Broker;
 use super::arrivals::Early;
 use super::order::NOBODY;
+use super::orders::TOO_SELDOM;
 use crate::console::Console;
 use crate::handshake::{Guest, SessionRequest};
+use crate::jobs::Running;
 use crate::leases::{self, Grant, Hold, Leased, Verdict};
 use crate::session::now;
 
@@ -108,6 +110,9 @@ impl Broker {
         if self.host.lease.authority.as_os_str().is_empty() {
             return refused("this host grants no leases: see lease.socket in host.toml");
         }
+        if claim.checkpoint > MAX_EVERY {
+            return refused(TOO_SELDOM);
+        }
         let uid = self.inquiries.consoles.get(&key).and_then(Console::agent);
         let own = rustix::process::geteuid().as_raw();
         match (self.host.lease.engine, claim.job) {
@@ -151,9 +156,15 @@ impl Broker {
                     }
                 }
                 Verdict::Drains {
-                    drains: Some(true), ..
-                } => self.announce_drain(),
-                Verdict::Drains { .. } => {}
+                    drains, running, ..
+                } => {
+                    if drains == Some(true) {
+                        self.announce_drain();
+                    }
+                    if let Some(running) = running {
+                        self.end_leases_without_jobs(&running);
+                    }
+                }
             }
         }
     }
@@ -238,7 +249,7 @@ impl Broker {
     }
 
     /// The directory of checkpoints of a lease's sessions.
-    fn states_of(&self, vm: &str) -> Option<std::path::PathBuf> {
+    fn states_of(&self, vm: &str) -> Option<PathBuf> {
         let serial = self.leases.get(vm)?.serial;
         leases::directory(&self.host.lease.checkpoints, vm, serial)
     }
@@ -292,6 +303,18 @@ impl Broker {
         }
     }
 
+    /// Ends the leases whose jobs are over, and closes their connections: an agent that is
+    /// not of the job would keep its own open.
+    fn end_leases_without_jobs(&mut self, running: &Running) {
+        for (vm, hold) in self.leases.over(running) {
+            tracing::warn!(vm, "the job of a lease is over");
+            self.lease_over(&vm);
+            if let Hold::By(holder) = hold {
+                self.close(holder);
+            }
+        }
+    }
+
     /// Ends a lease at its holder's request.
     pub(super) fn release(&mut self, key: u64) -> Response {
         if let Some(vm) = self.leases.of(key).map(str::to_owned) {
@@ -309,13 +332,19 @@ impl Broker {
         self.tenants.end_lease(vm);
         self.shares.end_lease(vm);
         self.workers.end_sessions_of(vm);
-        if let Some(own) = states.map(|it| it.join(leases::node(&self.host.lease))) {
-            // The disk is shared, and may be slow.
-            let remove = move || drop(std::fs::remove_dir_all(own));
-            let thread = std::thread::Builder::new().name("states".into());
-            if let Err(error) = thread.spawn(remove) {
-                tracing::warn!(vm, %error, "the checkpoints of a lease cannot be removed");
-            }
+        if let Some(states) = states {
+            remove(vm, states.join(leases::node(&self.host.lease)));
+        }
+    }
+
+    /// Removes the checkpoint of a session that is over, if it is a lease's: one session
+    /// after the other would fill the disk that all leases share.
+    pub(super) fn remove_written(&self, vm: &str, session: u64) {
+        if self.leases.get(vm).is_some_and(|it| it.checkpoint > 0)
+            && let Some(states) = self.states_of(vm)
+        {
+            let own = states.join(leases::node(&self.host.lease));
+            remove(vm, own.join(session.to_string()));
         }
     }
 
@@ -397,6 +426,15 @@ impl Broker {
             }
         }
         next
+    }
+}
+
+/// Removes checkpoints of a lease in a thread: the disk is shared, and may be slow.
+fn remove(vm: &str, directory: PathBuf) {
+    let remove = move || drop(std::fs::remove_dir_all(directory));
+    let thread = std::thread::Builder::new().name("states".into());
+    if let Err(error) = thread.spawn(remove) {
+        tracing::warn!(vm, %error, "checkpoints of a lease cannot be removed");
     }
 }
 

@@ -517,8 +517,9 @@ impl Broker {
 
     /// Records that a guest could not follow the move.
     pub(super) fn stayed(&mut self, key: u64, reason: &str) {
-        tracing::info!(reason, "a guest keeps its communicator");
+        // A guest may say so without being asked.
         if matches!(self.operations.order(key), Some(Kind::Relocation { .. })) {
+            tracing::info!(reason, "a guest keeps its communicator");
             self.order_over(key, Err(format!("its program stays: {reason}")));
         }
     }

@@ -216,7 +216,7 @@ impl Operations {
     pub fn adopt(&mut self, notes: &Notes) {
         let parked = notes.parked().into_iter();
         self.parked = parked
-            .map(|(token, left)| Parked::new(token, left))
+            .map(|(token, left)| Parked::new(token, left.min(KEPT)))
             .collect();
     }
 

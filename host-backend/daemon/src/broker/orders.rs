@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use paragpu_control::admin::{Figures, Response};
+use paragpu_control::admin::{Figures, MAX_EVERY, Response};
 use paragpu_control::state::StateError;
 use paragpu_control::worker::{Progress, ToWorker};
 
@@ -15,6 +15,9 @@ use super::unnamed_checkpoint::UnnamedCheckpoint;
 use crate::console::Console;
 use crate::notes::CheckpointSchedule;
 use crate::worker::GRACE;
+
+/// The refusal of an interval of checkpoints above [`MAX_EVERY`].
+pub(super) const TOO_SELDOM: &str = "the interval of checkpoints must be at most 30 days";
 
 impl Broker {
     /// The key of a session's worker, if the worker can take an order.
@@ -66,6 +69,9 @@ impl Broker {
     ) -> Result<(), String> {
         if end && every.is_some() {
             return Err("--end and --every exclude each other".into());
+        }
+        if every > Some(MAX_EVERY) {
+            return Err(TOO_SELDOM.into());
         }
         if every.is_some() {
             self.operations.schedules.check(session, directory)?;
@@ -164,6 +170,7 @@ impl Broker {
                 // goodbye to the guest.
                 if let Some(worker) = self.workers.get_mut(key) {
                     worker.ending = true;
+                    worker.puts_away = true;
                     worker.deadline.get_or_insert(Instant::now() + GRACE);
                 }
                 if let Some(session) = self.workers.served_by_mut(key)

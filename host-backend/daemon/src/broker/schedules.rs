@@ -88,7 +88,7 @@ impl Schedules {
     /// schedule.
     pub(super) fn written(&mut self, session: u64, again: CheckpointSchedule, outcome: &Outcome) {
         let now = Instant::now();
-        let next = Some(now + again.every);
+        let next = now.checked_add(again.every);
         match (outcome, self.0.get_mut(&session)) {
             (Ok(_), _) => {
                 let periodic = Periodic {
@@ -153,7 +153,7 @@ impl Schedules {
                 true => periodic.again.every.max(BUSY),
                 false => BUSY,
             };
-            periodic.next = Some(now + soon);
+            periodic.next = now.checked_add(soon);
         }
     }
 

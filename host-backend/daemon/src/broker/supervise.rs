@@ -290,6 +290,9 @@ impl Broker {
             self.counts.ended.add(&facts.vm, &facts.device, counters);
         }
         self.operations.schedules.forget(session);
+        if !worker.puts_away && !over.arrives && !self.operation.signals.is_ending() {
+            self.remove_written(&facts.vm, session);
+        }
         let calls = over.counters.map(|counters| counters.calls);
         let word = worker.last_word.as_deref();
         let expected = worker.finished || worker.ending || word.is_some();

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use paragpu_communicator::Wake;
 pub use paragpu_control::worker::{Figures, Phase, Progress, Report, Route, Step};
+use paragpu_log::cut;
 
 /// An order.
 #[derive(Debug)]
@@ -155,14 +156,23 @@ impl Orders {
         *self.wake.lock() = Some(wake);
     }
 
+    /// Reports to the daemon. A reason may quote the guest or the other host, and is cut: the
+    /// report must fit a packet.
     pub(crate) fn report(&self, report: Report) {
-        (self.report)(report);
+        (self.report)(match report {
+            Report::Failed(reason) => Report::Failed(cut(&reason)),
+            Report::Stayed(reason) => Report::Stayed(cut(&reason)),
+            other => other,
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attendant::reporting_orders;
+    use paragpu_control::socket::{Control, Inbox};
+    use paragpu_control::worker::FromWorker;
 
     #[test]
     fn an_order_that_follows_one_that_is_taken_is_not_lost() {
@@ -196,6 +206,44 @@ mod tests {
             }
         });
         assert_eq!(taken, ORDERS);
+    }
+
+    #[test]
+    fn the_longest_reason_fits_a_packet() {
+        let (daemon, worker) = Control::pair().unwrap();
+        let orders = reporting_orders(Arc::new(worker));
+        let mut inbox = Inbox::default();
+        // In JSON, a control character takes six bytes.
+        for text in ["x", "\u{1}", "é"] {
+            let reason = format!("a{}", text.repeat(100_000));
+            for report in [Report::Failed, Report::Stayed] {
+                orders.report(report(reason.clone()));
+                daemon.receive(&mut inbox, false).unwrap();
+                let message = inbox.message::<FromWorker>().unwrap();
+                let FromWorker::Report(Report::Failed(got) | Report::Stayed(got)) = message else {
+                    panic!("{message:?}")
+                };
+                let got = got.strip_suffix('…').unwrap();
+                assert!(got.len() > 1000 && reason.starts_with(got), "{got}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_report_that_cannot_be_sent_fails_the_order() {
+        let (daemon, worker) = Control::pair().unwrap();
+        let orders = reporting_orders(Arc::new(worker));
+        orders.report(Report::Left(Route {
+            communicator: "tcp".into(),
+            address: "x".repeat(100_000),
+        }));
+        let mut inbox = Inbox::default();
+        daemon.receive(&mut inbox, false).unwrap();
+        let message = inbox.message::<FromWorker>().unwrap();
+        assert!(
+            matches!(message, FromWorker::Report(Report::Failed(_))),
+            "{message:?}"
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! dirty tracking the chunks whose hashes differ. Until the commit, nothing changes
 //! here, and after any failure the session continues here.
 
+mod answers;
 mod objects;
 mod peer;
 mod stop_and_copy;
@@ -192,9 +193,6 @@ impl Source {
         let socket = UnixStream::from(link);
         socket.set_nonblocking(false).map_err(StateError::from)?;
         socket
-            .set_read_timeout(Some(SILENCE))
-            .map_err(StateError::from)?;
-        socket
             .set_write_timeout(Some(SILENCE))
             .map_err(StateError::from)?;
         let domain = match same_host && hand_over {
@@ -330,6 +328,8 @@ impl Source {
                 if std::mem::take(&mut self.asked_domain) {
                     let theirs = self.peer.expect(Kind::Domain)?;
                     self.shared.agree(&theirs);
+                    // The images that it lacks follow.
+                    return Ok(false);
                 }
                 self.send_images(session)?;
             }

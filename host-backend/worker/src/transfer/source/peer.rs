@@ -1,7 +1,7 @@
 //! The link to the destination.
 
 use std::io::BufWriter;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,13 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{ARRIVE, Move, Refusal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::answers::Answers;
 use super::{SILENCE, carried};
 use crate::transfer::send_stage::SendStage;
 use crate::transfer::state::{Kind, Scanner, StateError, Writer};
 
-/// Maximum size of the answer to the first frame.
-const MAX_ANSWER: usize = 64 * 1024;
+/// Maximum size of a communicator's name and of an address, in bytes.
+const MAX_ADDRESS: usize = 1024;
 /// Interval of messages that this end is waiting.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -38,8 +39,8 @@ enum Out {
 #[derive(Debug)]
 pub(super) struct Peer {
     out: Out,
-    scanner: Scanner<UnixStream>,
-    /// When it last sent something.
+    scanner: Scanner<Answers>,
+    /// When its last answer was complete, or the next one began.
     last_received: Instant,
     /// When it was last notified that this end is waiting.
     last_sent: Instant,
@@ -73,7 +74,7 @@ impl Peer {
         let writer = BufWriter::with_capacity(1 << 20, socket);
         Ok(Self {
             out: Out::Here(Box::new(Writer::new(writer))),
-            scanner: Scanner::new(other),
+            scanner: Scanner::new(Answers::new(other)),
             last_received: Instant::now(),
             last_sent: Instant::now(),
         })
@@ -133,26 +134,41 @@ impl Peer {
     }
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.scanner.get_ref().as_fd()
+        self.scanner.get_ref().socket()
     }
 
-    /// Whether the destination sent something. An error if it is silent for too long.
+    /// Whether an answer of the destination is complete. An error if that takes too long.
     pub(super) fn has_answer(&mut self) -> Result<bool, StateError> {
-        let fd = self.socket();
-        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let there = matches!(poll(&mut fds, Some(&now)), Ok(count) if count > 0);
-        if there {
+        let answers = self.scanner.get_mut();
+        let had_begun = answers.has_begun();
+        let complete = answers.collect()?;
+        if complete || answers.has_begun() != had_begun {
             self.last_received = Instant::now();
         } else if self.last_received.elapsed() > SILENCE {
             return Err(StateError::Impossible(
                 "the destination did not answer".into(),
             ));
         }
-        Ok(there)
+        Ok(complete)
+    }
+
+    /// The same, while the destination may be silent.
+    pub(super) fn has_record(&mut self) -> Result<bool, StateError> {
+        Ok(self.scanner.get_mut().collect()?)
+    }
+
+    /// Waits until an answer is complete. An error if that takes too long.
+    fn await_answer(&mut self) -> Result<(), StateError> {
+        if !self.scanner.get_ref().has_begun() {
+            self.last_received = Instant::now();
+        }
+        while !self.has_answer()? {
+            let left = SILENCE.saturating_sub(self.last_received.elapsed());
+            let mut fds = [PollFd::from_borrowed_fd(self.socket(), PollFlags::IN)];
+            // If it fails, `has_answer` decides.
+            let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+        }
+        Ok(())
     }
 
     /// Replaces an error of the link with the destination's reason, if it gave up, or else with
@@ -173,9 +189,11 @@ impl Peer {
         broken(error)
     }
 
-    /// The next record, which must be of this kind.
+    /// The next record, which must be of this kind. Waits for it, unless
+    /// [`has_answer`](Self::has_answer) returned true.
     pub(super) fn expect(&mut self, kind: Kind) -> Result<Vec<u8>, StateError> {
         self.writer()?.flush()?;
+        self.await_answer()?;
         match self.scanner.record()? {
             (Kind::Refused, reason) => Err(StateError::Impossible(
                 String::from_utf8_lossy(reason).into_owned(),
@@ -185,11 +203,10 @@ impl Peer {
         }
     }
 
-    /// Receives the answer to the first frame: communicator and address of the
+    /// Takes the answer to the first frame, which is complete: communicator and address of the
     /// session at the destination.
     pub(super) fn welcome(&mut self) -> Result<(String, String), StateError> {
-        let deadline = Some(Instant::now() + SILENCE);
-        let answer = handshake::receive_exact_frame(self.socket(), MAX_ANSWER, deadline);
+        let answer = self.scanner.get_mut().take_frame();
         let (header, payload) = answer.map_err(|error| match error {
             Error::Protocol(error) => StateError::Impossible(format!(
                 "the destination is not the socket of a paragpud for guests: {error}"
@@ -198,6 +215,11 @@ impl Peer {
         })?;
         if header.kind == Control::Welcome.kind() {
             let home: Move<'_> = decode_all(&payload)?;
+            if home.communicator.0.len().max(home.address.0.len()) > MAX_ADDRESS {
+                return Err(StateError::Impossible(
+                    "the destination's address is too long".into(),
+                ));
+            }
             return Ok((home.communicator.0.to_owned(), home.address.0.to_owned()));
         }
         let refusal: Refusal<'_> = decode_all(&payload)?;

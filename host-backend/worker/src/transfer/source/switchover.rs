@@ -137,7 +137,7 @@ impl Source {
             .notify(Control::Move.kind(), &[&encode_all(&goal)]);
         let deadline = Instant::now() + FOLLOWS;
         loop {
-            if !ready(self.peer.socket(), POLL_INTERVAL).is_empty() {
+            if !ready(self.peer.socket(), POLL_INTERVAL).is_empty() && self.peer.has_record()? {
                 self.peer.expect(Kind::Here)?;
                 return Ok(());
             }
@@ -228,7 +228,8 @@ impl Source {
         };
         while !is_open(gates.commit.as_fd())? {
             // The destination sends something only if it gives up.
-            if !ready(self.peer.socket(), Duration::from_millis(1)).is_empty() {
+            let arrived = !ready(self.peer.socket(), Duration::from_millis(1)).is_empty();
+            if arrived && self.peer.has_record()? {
                 self.peer.expect(Kind::Still)?;
             }
             self.peer.still()?;

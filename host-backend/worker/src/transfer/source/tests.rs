@@ -1,6 +1,7 @@
 //! The source's behaviour in states that a real destination reaches only by chance.
 //! Nothing here can wait for the session's thread, because it is the test's.
 
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -65,7 +66,12 @@ impl Begun {
     }
 
     /// The same, together with other sessions.
-    fn together(mut session: Session, gates: Option<[OwnedFd; 3]>) -> Self {
+    fn together(session: Session, gates: Option<[OwnedFd; 3]>) -> Self {
+        Self::at(session, gates, "")
+    }
+
+    /// The same, to this address.
+    fn at(mut session: Session, gates: Option<[OwnedFd; 3]>, address: &str) -> Self {
         let (link, destination) = UnixStream::pair().unwrap();
         let (connection, guest) = UnixStream::pair().unwrap();
         let connection = stream::over(connection, stream::Options::default());
@@ -81,7 +87,7 @@ impl Begun {
         let deadline = Some(Instant::now() + Duration::from_secs(20));
         let home = encode_all(&Move {
             communicator: Text(""),
-            address: Text(""),
+            address: Text(address),
         });
         let welcome = Control::Welcome.kind();
         send_frame(&destination, welcome, 0, 0, &home, deadline).unwrap();
@@ -298,6 +304,44 @@ fn a_session_whose_link_breaks_says_that_it_stays() {
     };
     let expected = "the link to the destination broke, so the session continues here: ";
     assert!(reason.starts_with(expected), "{reason}");
+}
+
+#[test]
+fn a_destination_that_answers_slowly_stops_no_program() {
+    let _alone = alone();
+    let mut begun = Begun::new(shareable());
+    assert_eq!(begun.record().0, Kind::Head);
+    assert_eq!(begun.images(), (vec![], Kind::ImageNames));
+    let mut writer = Writer::new(Vec::new());
+    writer.put(Kind::Missing, &[]).unwrap();
+    for byte in writer.into_inner() {
+        begun.destination.write_all(&[byte]).unwrap();
+        let began = Instant::now();
+        let receiver = begun.receiver.as_mut();
+        begun.session.step(TaskKind::Move, receiver).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(5), "a step waits");
+        assert!(begun.session.transfer.is_moving());
+    }
+    // It continues with the complete answer.
+    while begun.record().0 != Kind::ObjectsEnd {}
+}
+
+#[test]
+fn a_session_stays_if_the_destination_has_an_endless_address() {
+    let _alone = alone();
+    let mut session = shareable();
+    let (say, reports) = channel();
+    let orders = Orders::new(move |report| {
+        let _ = say.send(report);
+    });
+    session.transfer.set_orders(Arc::new(orders));
+    let mut begun = Begun::at(session, None, &"x".repeat(60_000));
+    begun.gives_up();
+    let report = reports.try_iter().last();
+    let Some(Report::Failed(reason)) = report else {
+        panic!("{report:?}");
+    };
+    assert_eq!(reason, "the destination's address is too long");
 }
 
 /// The bytes to copy to a destination that has the objects of `sent`.
