@@ -111,10 +111,11 @@ fn launches_of_threads_that_say_who_they_are_are_not_followed() {
     });
 }
 
-/// A thread returns from its launches as long as few are not submitted.
+/// A thread returns from its launches as long as few are not submitted. It slows down before, but
+/// here no time between two submissions is known at first.
 #[test]
 fn a_thread_is_few_launches_ahead() {
-    const AHEAD: usize = 32;
+    const AHEAD: usize = 63;
     with_host(|session, function, window, received| {
         launch(session, function);
         received_by(received);
