@@ -4,8 +4,8 @@
 // launches a thread passes its word to its neighbour by an event: the neighbour's
 // stream reads the word of the stream before it. A launch that is lost, doubled or
 // out of order, in any thread, changes the result. Afterwards one thread makes and
-// destroys streams with work and the device's current pool, while others allocate, free
-// and wait for the device: they wait for streams and allocate from pools that vanish.
+// destroys streams with work, while others free memory and wait for the device: they
+// wait for streams that vanish.
 
 #include "common/check.h"
 
@@ -54,23 +54,9 @@ static unsigned stepped(unsigned word, unsigned first) {
     return word;
 }
 
-// The device's current pool for a moment; the default one is it again then.
-static cudaError_t another_pool() {
-    cudaMemPoolProps props = {};
-    props.allocType = cudaMemAllocationTypePinned;
-    props.location.type = cudaMemLocationTypeDevice;
-    cudaMemPool_t pool;
-    CUDA_TRY(cudaMemPoolCreate(&pool, &props));
-    CUDA_TRY(cudaDeviceSetMemPool(0, pool));
-    return cudaMemPoolDestroy(pool);
-}
-
 // Makes and destroys streams until `over`; adds 1 to the word in each.
 static cudaError_t come_and_go(unsigned *word, const std::atomic<bool> &over, unsigned &streams) {
     for (; !over; ++streams) {
-        if (streams % 8 == 0) {
-            CUDA_TRY(another_pool());
-        }
         cudaStream_t stream;
         CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
         add<<<1, 1, 0, stream>>>(word);
@@ -88,8 +74,6 @@ static cudaError_t wait_and_free(int times) {
         void *memory;
         CUDA_TRY(cudaMalloc(&memory, 100));
         CUDA_TRY(cudaFree(memory));
-        CUDA_TRY(cudaMallocAsync(&memory, 100, nullptr));
-        CUDA_TRY(cudaFreeAsync(memory, nullptr));
         CUDA_TRY(cudaDeviceSynchronize());
     }
     return cudaSuccess;

@@ -51,9 +51,12 @@ pub(super) fn differing_words(one: &[u8], other: &[u8], offset: usize) -> usize 
     let (other_words, _) = other_rest.unwrap_or_default().as_chunks::<WORD>();
     let words = words.iter().zip(other_words);
     let differ = words.take_while(|(one, other)| one != other).count();
-    let pairs = one.iter().zip(other).take(first + differ * WORD);
-    let equal = pairs.rev().take_while(|(one, other)| one == other).count();
-    first + differ * WORD - equal
+    let end = first + differ * WORD;
+    // Slices, since the end of an iterator is reached through all that it leaves out.
+    let (one, other) = (one.get(..end), other.get(..end));
+    let (one, other) = (one.unwrap_or_default(), other.unwrap_or_default());
+    let pairs = one.iter().rev().zip(other.iter().rev());
+    end - pairs.take_while(|(one, other)| one == other).count()
 }
 
 /// Number of bytes before the first that ends a run: by the lowest bit of `ends`, which gets the
