@@ -18,6 +18,7 @@ import json
 import os
 import sys
 import time
+import traceback
 
 CASES = {}
 # Results that are compared repeat themselves. Clocks run as users run their frameworks.
@@ -128,6 +129,12 @@ def judged(line, step, wait, options):
     line["first_ms"], line["since_import_ms"] = round((now - start) * 1e3, 1), round((now - options.began) * 1e3, 1)
 
 
+def place_of(error):
+    """Where an error without a text was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}:{frame.lineno}: {frame.line}"
+
+
 def main(wait, began):
     """Runs the named cases, or all; `wait` waits for the GPU, `began` is when the process did."""
     parser = argparse.ArgumentParser(description="Cases of one framework, one line of JSON each.")
@@ -143,7 +150,7 @@ def main(wait, began):
             step = CASES[name]()
             judged(line, step, wait, options)
         except Exception as error:  # pylint: disable=broad-except
-            text = (str(error).strip() or "no text").splitlines()[0]
+            text = (str(error).strip() or place_of(error)).splitlines()[0]
             line["error"] = f"{type(error).__name__}: {text[:300]}"
         print(json.dumps(line), flush=True)
         if options.turns and "error" not in line:
