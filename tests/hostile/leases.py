@@ -1,43 +1,19 @@
 """Leases: jobs that claim more than Slurm gave them, leases without their jobs, and what sessions leave on the disk."""
 
 import contextlib
-import json
 import os
-import select
 import socket
 import ssl
 import subprocess
 import tempfile
 
 from field import ARENA, CHUNK, PATIENCE, attack, expect, until
-from secure import enters, secured
+from secure import Agent, enters, secured
 
 NODE = "gpu1"
 # Slurm's commands. The job has shards of this node; whether it still runs, `squeue` alone says.
 JOB = ("JobId=42 JobName={name} UserId=user({uid}) GroupId=user({uid}) JobState=RUNNING NodeList=gpu1 JOB_GRES={all}   "
        "Nodes={node} CPU_IDs=0 Mem=10 GRES={gres} MinCPUsNode=1 Command=sleep WorkDir=/tmp")
-
-
-class Agent:
-    """A connection to the lease socket."""
-
-    def __init__(self, path):
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.settimeout(PATIENCE)
-        self.socket.connect(path)
-        self.lines = self.socket.makefile("r", encoding="utf-8")
-
-    def ask(self, **request):
-        self.socket.sendall(json.dumps(request).encode() + b"\n")
-        return json.loads(self.lines.readline())
-
-    def is_closed(self):
-        readable, _, _ = select.select([self.socket], [], [], 0)
-        return bool(readable) and not self.socket.recv(65536)
-
-    def close(self):
-        self.lines.close()
-        self.socket.close()
 
 
 def key_in(place):
@@ -120,7 +96,7 @@ def jobs_that_claim_more_than_slurm_gave_them(field):
             expect("certificate" in answer, f"an honest claim is refused: {answer}")
             guest = guest_of(place, answer, key)
             expect(enters(field, guest), "a lease's guest does not enter")
-            until("over", agent.is_closed, 3 * PATIENCE)
+            until("over", lambda: not agent.is_open(), 3 * PATIENCE)
             expect(not enters(field, guest), "a guest enters although the lease's job is over")
             agent.close()
     return cases

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import wire
 from field import ARENA, CHUNK, ENDLESS, attack, blake3, expect, posted, ptx, repeated, resident
-from memory import LIMIT, LIMITED, OWN
+from memory import LIMIT, LIMITED, OWN, written
 
 # A session's allowance of work in flight, which is not charged to its VM.
 UNDER_WAY = 32 << 20
@@ -277,12 +277,7 @@ def modules_that_go_behind_an_endless_kernel(field):
     session = field.session()
     worker = field.worker(session)
     field.launch(session, field.kernel(session, ENDLESS))
-    text = ptx("L: " + "@%p1 bra L;" * 20_000, name="attack")
-    image = text.encode() + b"\0"
-    digest = blake3(image)
-    for offset in range(0, len(image), 200_000):
-        part = image[offset : offset + 200_000]
-        session.call("ImageWrite", hash=digest, size=len(image), offset=offset, data=part)
+    digest = written(session, ptx("L: " + "@%p1 bra L;" * 20_000, name="attack") + "\0")
     loads = 0
     try:
         for number in range(1000, 1060, 2):

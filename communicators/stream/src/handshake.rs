@@ -128,14 +128,7 @@ pub fn receive_with_fds(
     let mut fds = Vec::new();
     let mut bytes = [0; HEADER_LEN];
     read_exact(socket, &mut bytes, &mut fds, deadline, false)?;
-    let header =
-        FrameHeader::from_bytes(&bytes).map_err(|error| Error::protocol(error.to_string()))?;
-    if header.payload_len() > max.min(MAX_PAYLOAD) {
-        return Err(Error::protocol(format!(
-            "frame of {} bytes where at most {max} are expected",
-            header.length
-        )));
-    }
+    let header = header_of(&bytes, max)?;
     let mut payload = vec![0; header.payload_len()];
     read_exact(socket, &mut payload, &mut fds, deadline, true)?;
     Ok(Received {
@@ -143,6 +136,22 @@ pub fn receive_with_fds(
         payload,
         fds,
     })
+}
+
+/// The header of a frame of at most `max` payload bytes.
+///
+/// # Errors
+/// [`Error::Protocol`] if it is no header, or the frame is too large.
+pub fn header_of(bytes: &[u8; HEADER_LEN], max: usize) -> Result<FrameHeader, Error> {
+    let header =
+        FrameHeader::from_bytes(bytes).map_err(|error| Error::protocol(error.to_string()))?;
+    if header.payload_len() > max.min(MAX_PAYLOAD) {
+        return Err(Error::protocol(format!(
+            "frame of {} bytes where at most {max} are expected",
+            header.length
+        )));
+    }
+    Ok(header)
 }
 
 fn read_exact(

@@ -3,8 +3,8 @@
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::reply::{self, Reply};
 
+use super::Link;
 use super::reply_slots::Lease;
-use super::{Link, Message, encoded};
 use crate::error::Result;
 use crate::statistics;
 
@@ -28,12 +28,8 @@ impl Link {
             let sent: Vec<_> = together.iter().map(|call| self.begin(call)).collect();
             let flushed = self.flush();
             for (call, lease) in together.iter().zip(sent) {
-                let Some((lease, slot)) = lease.as_ref().and_then(|it| Some((it, it.slot()?)))
-                else {
-                    continue;
-                };
-                self.wait(lease.index(), slot, self.spin());
-                let payload = slot.take().unwrap_or_default();
+                let Some(lease) = lease else { continue };
+                let payload = self.finish(&lease);
                 match reply::decode::<C::Reply<'_>>(&payload) {
                     Ok(Reply::Done(value)) => read(call, value),
                     Ok(Reply::Failed(status, failure)) if status.is_sticky() => {
@@ -47,19 +43,24 @@ impl Link {
         self.check()
     }
 
-    /// Sends a call. `None` if it cannot be sent.
-    fn begin<'a, C: WireCall<'a>>(&self, call: &C) -> Option<Lease> {
+    /// Sends a call in a slot of its own. `None` if there is no slot, or the link is lost.
+    pub(super) fn begin<'a, C: WireCall<'a>>(&self, call: &C) -> Option<Lease> {
         let lease = Lease::of(&self.slots)?;
         let slot = lease.slot()?;
-        let number = C::INFO.number;
-        slot.begin(number, None, Vec::new());
-        let sent = encoded(call, |payload| {
-            self.send(Message::new(number, lease.index(), payload), |_| {})
-        });
-        if sent.is_err() {
+        slot.begin(C::INFO.number, None, Vec::new());
+        if self.send_call(call, lease.index()).is_err() {
             slot.take();
             return None;
         }
         Some(lease)
+    }
+
+    /// Waits for the reply to a call that was [begun](Self::begin). Empty if the link is lost.
+    pub(super) fn finish(&self, lease: &Lease) -> Vec<u8> {
+        let Some(slot) = lease.slot() else {
+            return Vec::new();
+        };
+        self.wait(lease.index(), slot, self.spin());
+        slot.take().unwrap_or_default()
     }
 }

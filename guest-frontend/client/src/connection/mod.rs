@@ -481,9 +481,7 @@ impl Link {
     {
         let number = C::INFO.number;
         let send = |index| {
-            let sent = encoded(call, |payload| {
-                self.send(Message::new(number, index, payload), |_| {})
-            })?;
+            let sent = self.send_call(call, index)?;
             then(index);
             Ok(sent)
         };
@@ -501,6 +499,13 @@ impl Link {
                 )),
             },
         )
+    }
+
+    /// Sends a call whose reply belongs to a slot. Returns its position.
+    fn send_call<'a, C: WireCall<'a>>(&self, call: &C, slot: u16) -> Result<u64> {
+        encoded(call, |payload| {
+            self.send(Message::new(C::INFO.number, slot, payload), |_| {})
+        })
     }
 
     /// Sends a call that another library of the process encoded; returns the reply's bytes.

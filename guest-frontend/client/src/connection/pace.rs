@@ -128,7 +128,7 @@ mod tests {
 
     const MICROSECOND: Duration = Duration::from_micros(1);
 
-    /// A host that takes some time for a launch, and stands still at times.
+    /// A host that submits one launch after the other, and can be delayed.
     struct Host {
         takes: Duration,
         /// When it has submitted the last launch given.
@@ -151,8 +151,8 @@ mod tests {
             self.ends.push(self.free);
         }
 
-        /// Delays all that is not submitted.
-        fn stand_still(&mut self, now: Instant, time: Duration) {
+        /// Delays the launches that are not submitted.
+        fn delay(&mut self, now: Instant, time: Duration) {
             self.free += time;
             for end in self.ends.iter_mut().filter(|end| **end > now) {
                 *end += time;
@@ -215,7 +215,7 @@ mod tests {
         let mut host = Host::new(10 * MICROSECOND);
         let taken = calls(&mut host, 5000, |position, now, host| {
             if position % 500 == 0 {
-                host.stand_still(now, 200 * MICROSECOND);
+                host.delay(now, 200 * MICROSECOND);
             }
         });
         let (median, slowest) = settled(taken);

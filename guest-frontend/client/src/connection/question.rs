@@ -6,8 +6,8 @@ use paragpu_protocol::reply::{self, Reply};
 use paragpu_protocol::table::ShadowChanges;
 use paragpu_protocol::types::{ChangedRun, ChangedRuns};
 
+use super::Link;
 use super::reply_slots::Lease;
-use super::{Link, Message, encoded};
 use crate::error::Result;
 use crate::sys::memory::HostRows;
 
@@ -79,7 +79,7 @@ impl Link {
     ) -> (Result<R>, Answer) {
         let ask = |after| self.ask(&mut question, after);
         let result = self.call_within(call, self.spin(), destination, ask, read);
-        let answer = question.slot.map(|slot| self.answer(&slot));
+        let answer = question.slot.map(|slot| Answer(self.finish(&slot)));
         (result, answer.unwrap_or_default())
     }
 
@@ -88,33 +88,11 @@ impl Link {
         if question.ranges.is_empty() {
             return;
         }
-        let Some(lease) = Lease::of(&self.slots) else {
-            return;
-        };
-        let Some(slot) = lease.slot() else { return };
-        let number = ShadowChanges::INFO.number;
-        let call = ShadowChanges {
+        // If the link is lost, the call will find out.
+        question.slot = self.begin(&ShadowChanges {
             after: after.into(),
             ranges: Bytes(&question.ranges),
-        };
-        slot.begin(number, None, Vec::new());
-        let sent = encoded(&call, |payload| {
-            self.send(Message::new(number, lease.index(), payload), |_| {})
         });
-        match sent {
-            Ok(_) => question.slot = Some(lease),
-            // The link is lost, as the call will find out.
-            Err(_) => drop(slot.take()),
-        }
-    }
-
-    /// Waits for a question's answer, which follows a call's. Empty if the link is lost.
-    fn answer(&self, lease: &Lease) -> Answer {
-        let Some(slot) = lease.slot() else {
-            return Answer::default();
-        };
-        self.wait(lease.index(), slot, self.spin());
-        Answer(slot.take().unwrap_or_default())
     }
 }
 

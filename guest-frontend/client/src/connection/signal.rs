@@ -125,16 +125,15 @@ impl Link {
         let mut polls = 0;
         while pace.holds(load_token(words, word), now) {
             polls += 1;
+            now = Instant::now();
             if polls < EAGER_POLLS || !polls.is_multiple_of(POLLS_PER_YIELD) {
                 std::hint::spin_loop();
-                now = Instant::now();
                 continue;
             }
             if load_token(words, THREADS_WORD as usize) == 0 {
                 // The host no longer asks, and another one may not tell.
                 return;
             }
-            now = Instant::now();
             if now - began > SUBMISSION || self.state.is_ended() {
                 self.positions.sent.fetch_max(position, Ordering::Relaxed);
                 // If the host knows these words, it asks again.

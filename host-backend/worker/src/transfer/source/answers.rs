@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use paragpu_communicator::Error;
+use paragpu_communicator_stream::handshake::header_of;
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -115,14 +116,7 @@ impl Answers {
                 false => Error::protocol("the connection ended inside a frame"),
             });
         };
-        let header =
-            FrameHeader::from_bytes(header).map_err(|error| Error::protocol(error.to_string()))?;
-        if header.payload_len() > MAX_ANSWER {
-            return Err(Error::protocol(format!(
-                "frame of {} bytes where at most {MAX_ANSWER} are expected",
-                header.length
-            )));
-        }
+        let header = header_of(header, MAX_ANSWER)?;
         if header.payload_len() != payload.len() {
             return Err(Error::protocol("the connection ended inside a frame"));
         }

@@ -38,6 +38,19 @@ use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
 use crate::transfer::tests::{PTX, alone, settle, shareable, store};
 use crate::turns::{TurnState, Turns};
 
+/// Sets 64 bytes to 7.
+fn sevens(destination: u64) -> Memset {
+    Memset {
+        destination,
+        pitch: 0,
+        value: 7,
+        element: 1,
+        width: 64,
+        height: 1,
+        stream: StreamHandle(0),
+    }
+}
+
 /// Loads a module of `image` and returns its hash.
 fn load(session: &mut Session, module: u64, image: &[u8]) -> [u8; 32] {
     let hash = store(session, image);
@@ -246,16 +259,7 @@ fn a_session_whose_module_does_not_list_its_variables_stays() {
 
     // The program continues, and can move when it has unloaded the module.
     let mut session = begun.session;
-    let set = Memset {
-        destination: address,
-        pitch: 0,
-        value: 7,
-        element: 1,
-        width: 64,
-        height: 1,
-        stream: StreamHandle(0),
-    };
-    session.perform(&Recorded::of(&set)).unwrap();
+    session.perform(&Recorded::of(&sevens(address))).unwrap();
     settle(&mut session);
     assert_eq!(
         device.bytes(address, 65),
@@ -366,16 +370,7 @@ fn a_shadow_that_is_only_waiting_to_be_dropped_is_not_copied() {
 
     // Work in flight may use it: the host keeps it, the destination does not get it.
     device.hold(0, true);
-    let set = Memset {
-        destination: address.0,
-        pitch: 0,
-        value: 7,
-        element: 1,
-        width: 64,
-        height: 1,
-        stream: StreamHandle(0),
-    };
-    session.perform(&Recorded::of(&set)).unwrap();
+    session.perform(&Recorded::of(&sevens(address.0))).unwrap();
     let destroy = Recorded::of(&ShadowDestroy { address });
     session.perform(&destroy).unwrap();
     session.host.check_shadow(address.0).unwrap();
