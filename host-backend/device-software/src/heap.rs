@@ -23,8 +23,18 @@ const USED: u64 = 0x7573_6564_626c_6f63;
 pub struct Heap {
     start: u64,
     end: u64,
-    /// The block at which searches begin.
-    cursor: Mutex<u64>,
+    search: Mutex<Search>,
+}
+
+/// How searches for free blocks go. A session that moved begins anew.
+#[derive(Debug)]
+struct Search {
+    /// The block at which they begin.
+    cursor: u64,
+    /// A block of this size, with its header, was not found since a block was last freed.
+    /// The heap may have millions of blocks: to search them all for each thread takes
+    /// minutes.
+    missing: u64,
 }
 
 impl Heap {
@@ -34,7 +44,10 @@ impl Heap {
         Self {
             start,
             end: start.saturating_add(bytes) & !(HEADER - 1),
-            cursor: Mutex::new(start),
+            search: Mutex::new(Search {
+                cursor: start,
+                missing: u64::MAX,
+            }),
         }
     }
 
@@ -71,8 +84,11 @@ impl Heap {
             .max(1)
             .checked_next_multiple_of(HEADER)?
             .checked_add(HEADER)?;
-        let mut cursor = self.cursor.lock();
-        for (mut at, end) in [(*cursor, self.end), (self.start, *cursor)] {
+        let mut search = self.search.lock();
+        if need >= search.missing {
+            return None;
+        }
+        for (mut at, end) in [(search.cursor, self.end), (self.start, search.cursor)] {
             while at < end {
                 let (size, used) = self.block(memory, at)?;
                 // What lies before the aligned address stays a free block.
@@ -91,16 +107,19 @@ impl Heap {
                     && memory.store(own, 8, need)
                     && memory.store(own + 8, 8, USED)
                     && (gap == 0 || memory.store(at + 8, 8, 0) && memory.store(at, 8, gap));
-                *cursor = if next < self.end { next } else { self.start };
+                search.cursor = if next < self.end { next } else { self.start };
                 return done.then_some(address);
             }
+        }
+        if alignment <= HEADER {
+            search.missing = need;
         }
         None
     }
 
     /// Frees a block. Returns false if [`Self::take`] did not return `address`.
     fn give_back(&self, memory: &Memory, address: u64) -> bool {
-        let mut cursor = self.cursor.lock();
+        let mut search = self.search.lock();
         let at = address.wrapping_sub(HEADER);
         let used = address.is_multiple_of(HEADER)
             && self.holds(at)
@@ -109,7 +128,8 @@ impl Heap {
             return false;
         }
         // The cursor must stay at a block: this one may be merged with later ones.
-        *cursor = at;
+        search.cursor = at;
+        search.missing = u64::MAX;
         true
     }
 }

@@ -347,7 +347,9 @@ impl Kernel {
         }
         let shared = SharedMemory {
             dynamic: launch.dynamic_shared,
-            dynamic_base: func.shared.next_multiple_of(16),
+            dynamic_base: func
+                .shared
+                .next_multiple_of(self.program.alignment.dynamic_shared),
             is_reserved: self.program.reserves_shared,
         };
         let blocks: u64 = launch.grid.iter().map(|side| u64::from(*side)).product();

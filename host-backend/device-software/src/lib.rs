@@ -11,8 +11,9 @@
 //! A function with an unsupported instruction is refused by name and line, with every
 //! kernel that calls it, when the program requests that kernel. The module's other kernels
 //! run. Not supported are: `wgmma`, `tcgen05`, `mma` of sparse matrices and of Volta's m8n8k4,
-//! `redux` of floats, `multimem`, tensor copies other than in tile mode, multicasts of
-//! `clusterlaunchcontrol`, `st.async` and `red.async` without a barrier object, `st.bulk`,
+//! `redux` of floats, `multimem`, tensor copies other than in tile mode or with `.cta_group`,
+//! `ldmatrix.m16n16` and `stmatrix.m16n8`, multicasts of `clusterlaunchcontrol`, `st.async`
+//! and `red.async` without a barrier object, `st.bulk`,
 //! `fma.oob`, texture references, texture offsets, textures read as `f16x2`, gradients of
 //! cubes, `txq`, `suq`, `sured`, `sust.p`, the special register `%pm`, and
 //! launches of graphs from kernels. `examples/accepts.rs` counts what a library needs of

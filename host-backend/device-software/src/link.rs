@@ -218,7 +218,12 @@ fn weak_definitions(text: &str, names: &HashSet<String>) -> Vec<(String, Range<u
         .flat_map(|word| text.match_indices(word))
         .collect();
     places.sort_unstable();
+    // The end of the last definition. Its own text may repeat the directive.
+    let mut past = 0;
     for (at, word) in places {
+        if at < past {
+            continue;
+        }
         let (before, rest) = text.split_at_checked(at).unwrap_or_default();
         let line = before.get(before.rfind('\n').unwrap_or(0)..);
         if line.is_some_and(|line| line.contains("//")) {
@@ -260,9 +265,11 @@ fn weak_definitions(text: &str, names: &HashSet<String>) -> Vec<(String, Range<u
                 _ => {}
             }
         }
+        // What has no end here has none further on.
         let Some(end) = end else {
-            continue;
+            break;
         };
+        past = at + end;
         let head = if function {
             head
         } else {
@@ -320,11 +327,15 @@ fn defines(text: &str, name: &str) -> bool {
     })
 }
 
-/// The number of occurrences of a name in a text.
-fn count(text: &str, name: &str) -> usize {
-    text.split(|c| !is_of_name(c))
-        .filter(|word| *word == name)
-        .count()
+/// How often each of some names occurs in a text.
+fn counts<'a>(text: &str, names: &[&'a str]) -> HashMap<&'a str, usize> {
+    let mut counts: HashMap<&str, usize> = names.iter().map(|name| (*name, 0)).collect();
+    for word in text.split(|c| !is_of_name(c)) {
+        if let Some(count) = counts.get_mut(word) {
+            *count += 1;
+        }
+    }
+    counts
 }
 
 /// Checks that each name has at most one definition, and that each name that is used has
@@ -363,12 +374,16 @@ fn check(
         let declared: Vec<&str> = declared
             .chain(variables.map(|variable| variable.name))
             .collect();
+        let mut declarations: HashMap<&str, usize> = HashMap::new();
+        for name in &declared {
+            *declarations.entry(name).or_default() += 1;
+        }
+        let used = counts(text, &declared);
         let missing = declared.iter().find(|name| {
-            let declarations = declared.iter().filter(|other| other == name).count();
             !BUILT_IN.contains(name)
                 && !is_of_runtime(name)
                 && !defined.contains_key(**name)
-                && count(text, name) > declarations
+                && used.get(**name) > declarations.get(**name)
         });
         if let Some(name) = missing {
             let why = format!("Undefined reference to '{name}' in '{}'", input.name);
@@ -431,6 +446,27 @@ mod tests {
             assert_eq!((bodies, module.variables.len()), (1, 2), "{linked}");
             assert_eq!(linked.contains(".visible"), texts.contains(&strong));
         }
+    }
+
+    #[test]
+    fn a_definition_may_repeat_its_directive() {
+        let twice = ".weak .weak .func (.param .b32 r) twice(.param .b32 x) { ret; }\n";
+        for texts in [vec![twice], vec![twice, twice]] {
+            let linked = link(&inputs(&with_head(&texts)), 121).unwrap();
+            let module = parser::parse(&linked).unwrap();
+            let bodies = module.functions.iter().filter(|f| f.body.is_some()).count();
+            assert_eq!(bodies, 1, "{linked}");
+        }
+        // Without a definition behind it.
+        let text = format!("{HEAD}{}", ".weak ".repeat(100_000));
+        assert!(link(&inputs(&[text]), 121).is_ok());
+    }
+
+    #[test]
+    fn many_declarations_are_checked_in_one_pass() {
+        let declared = (0..20_000).map(|number| format!(".extern .func f{number}();\n"));
+        let text = format!("{HEAD}{}", declared.collect::<String>());
+        assert!(link(&inputs(&[text]), 121).is_ok());
     }
 
     #[test]

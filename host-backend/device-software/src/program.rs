@@ -12,7 +12,7 @@ mod register;
 
 pub use access::{Access, Address, AtomOp, Atomic, Extend, MemSpace, Wide, WideOp};
 pub use call::{Call, CallTarget, RuntimeCall};
-pub use function::{Bounds, Constants, Func};
+pub use function::{Alignment, Bounds, Constants, Func};
 pub use register::Reg;
 
 use crate::exec::fragment::Matrix;
@@ -496,6 +496,8 @@ pub struct Program {
     pub tables: Vec<Vec<u32>>,
     /// Functions.
     pub funcs: Vec<Func>,
+    /// Alignments of their memory.
+    pub alignment: Alignment,
     /// Function by name.
     pub by_name: HashMap<Arc<str>, usize>,
     /// Whether a kernel calls `malloc` or `free`.

@@ -418,8 +418,9 @@ impl State {
         let own = self.streams.get(&stream)?;
         let mut before = vec![own.last];
         if stream == LEGACY {
-            let blocking = self.streams.values().filter(|s| s.blocking);
-            before.extend(blocking.map(|s| s.last));
+            // The stream's last work already waits for all that was submitted before it.
+            let newer = |s: &&Stream| s.blocking && s.last > own.last;
+            before.extend(self.streams.values().filter(newer).map(|s| s.last));
         } else if own.blocking {
             before.extend(self.streams.get(&LEGACY).map(|s| s.last));
         }
@@ -687,6 +688,41 @@ impl Inner {
             self.complete(state, active.ticket);
             // Others may have waited for its memory.
             self.work.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn work_of_the_legacy_stream_waits_once_for_that_of_others() {
+        let scheduler = Scheduler::new(1);
+        let open = Arc::new(AtomicBool::new(false));
+        let held = |stream| {
+            let open = Arc::clone(&open);
+            let attempt = Work::Attempt(Box::new(move || Ok(open.load(Ordering::Acquire))));
+            assert!(scheduler.submit(stream, &[], attempt).is_some());
+        };
+        let marked = || assert!(scheduler.submit(LEGACY, &[], Work::Marker).is_some());
+        let links = || -> usize {
+            let state = scheduler.inner.state.lock();
+            state.operations.values().map(|o| o.followers.len()).sum()
+        };
+        let streams: Vec<u64> = (0..10).map(|_| scheduler.create_stream(true)).collect();
+        streams.iter().for_each(|stream| held(*stream));
+        (0..10).for_each(|_| marked());
+        assert_eq!(links(), 10 + 9);
+        // Work that a stream has received since then is waited for.
+        held(streams[0]);
+        marked();
+        assert_eq!(links(), 10 + 9 + 2 + 2);
+        assert_eq!(scheduler.idle(LEGACY), Some(false));
+        open.store(true, Ordering::Release);
+        while !scheduler.all_idle() {
+            std::thread::yield_now();
         }
     }
 }

@@ -7,6 +7,7 @@
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::fmt;
+use std::mem::discriminant;
 use std::sync::Arc;
 
 use crate::{ArrayId, Conditional, EventId, FunctionId, Result, StreamId};
@@ -290,22 +291,7 @@ impl Work<'_> {
     pub fn is_like(&self, other: &Work<'_>) -> bool {
         // Both are memcpy nodes in CUDA.
         let copies = |work: &Work<'_>| matches!(work, Work::Copy { .. } | Work::CopyRect { .. });
-        copies(self) && copies(other) || self.kind() == other.kind()
-    }
-
-    fn kind(&self) -> u8 {
-        match self {
-            Self::Empty => 0,
-            Self::Launch(_) => 1,
-            Self::Copy { .. } => 2,
-            Self::CopyRect { .. } => 3,
-            Self::Memset(_) => 4,
-            Self::Host(_) => 5,
-            Self::EventRecord(_) => 6,
-            Self::EventWait(_) => 7,
-            Self::Memory(_) => 8,
-            Self::Conditional(_) => 9,
-        }
+        copies(self) && copies(other) || discriminant(self) == discriminant(other)
     }
 
     /// Whether a node with this work may be disabled.

@@ -28,7 +28,9 @@ mod warp;
 
 use crate::error::PtxError;
 use crate::exec::fragment::{Element, Layout, Role, Shape};
-use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Func, Inst, Op, Program, RuntimeCall};
+use crate::program::{
+    Alignment, Ext, FUNCTION_BASE, FUNCTION_STRIDE, Func, Inst, Op, Program, RuntimeCall,
+};
 use crate::ptx::ast::{Function, Init, Instruction, Module, Operand, Space, Statement, Var};
 use function_state::{FuncState, Scope, Storage};
 pub use half::{FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
@@ -166,7 +168,10 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
     for var in &module.variables {
         let symbol = match var.space {
             _ if var.unserved.is_some() => Symbol::Unserved,
-            Space::Shared if !plan.is_sized(var.name) => Symbol::DynamicShared,
+            Space::Shared if !plan.is_sized(var.name) => {
+                Alignment::raise(&mut program.alignment.dynamic_shared, var.align);
+                Symbol::DynamicShared
+            }
             Space::Shared if plan.is_placed(var) && plan.is_common(var.name) => {
                 Symbol::Shared(place_shared(&mut shared, var)?)
             }
@@ -510,8 +515,8 @@ impl<'m> Decoder<'m> {
         let mut parts = i.opcode.split('.');
         let base = parts.next().unwrap_or_default();
         let mut mods: Vec<&str> = parts.collect();
-        // PTX has `.relu` before an integer type; CUDA's headers write it behind.
-        if matches!(base, "min" | "max") && mods.last() == Some(&"relu") {
+        // PTX has `.relu` before the type; CUDA's headers and CUTLASS write it behind.
+        if matches!(base, "min" | "max" | "fma") && mods.last() == Some(&"relu") {
             mods.rotate_right(1);
         }
         let addressed = self.with_addresses(base, &mods, &i.operands)?;

@@ -3,7 +3,7 @@
 use super::function_state::{Scope, Storage};
 use super::{Decoder, Result, align_up, place_shared};
 use crate::error::PtxError;
-use crate::program::{Mark, Reg};
+use crate::program::{Alignment, Mark, Reg};
 use crate::ptx::ast::{Operand, Space, Statement, Type, Var};
 
 /// Names, which no program has, of the elements of the vector registers that an instruction
@@ -129,8 +129,10 @@ impl<'m> Decoder<'m> {
             .ok()
             .filter(|&s| s <= 1 << 28)
             .ok_or_else(too_large)?;
+        let alignment = &mut self.program.alignment;
         let place = match var.space {
             Space::Local | Space::Param => {
+                Alignment::raise(&mut alignment.local, var.align);
                 let offset = align_up(self.f.local, var.align.max(4)).ok_or_else(too_large)?;
                 self.f.local = offset
                     .checked_add(size)
@@ -138,7 +140,10 @@ impl<'m> Decoder<'m> {
                     .ok_or_else(too_large)?;
                 Storage::Frame(offset)
             }
-            Space::Shared if var.count.is_none() => Storage::DynamicShared,
+            Space::Shared if var.count.is_none() => {
+                Alignment::raise(&mut alignment.dynamic_shared, var.align);
+                Storage::DynamicShared
+            }
             Space::Shared => Storage::Shared(place_shared(&mut self.f.shared, var)?),
             _ => {
                 return Err(PtxError::unsupported(

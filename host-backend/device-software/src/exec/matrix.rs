@@ -3,8 +3,9 @@
 //! Numerics, the same for all of them:
 //! - floats below single precision: added as on an H100, as determined from its results:
 //!   [`wide_sum`]. The lower 13
-//!   bits of tf32 operands are ignored. A D of f16 is rounded once more. If an infinity or a NaN is among them, the
-//!   products are added to C one after the other.
+//!   bits of tf32 operands are ignored. A D of f16 is rounded once more. For an element of D
+//!   with an infinity or a NaN among its factors, the products are added to C one after the
+//!   other.
 //! - f64: the same with fused multiply-add in double precision.
 //! - integers and bits: exact; then wrapped to 32 bits, or clamped with `.satfinite`.
 //!
@@ -114,27 +115,29 @@ impl Warp {
             self.gather(fragment, |at, bits| out[at] = single(element, bits as u32));
         }
         let [rows, columns, depth] = m.shape.map(|n| n as usize);
-        let finite = |all: &[f32]| all.iter().all(|v| v.is_finite());
-        if finite(&a) && finite(&b) && finite(&sum) {
-            let (a, b) = (Parts::of(&a), Parts::of(&b));
-            let narrow = m.a.element.narrow_float();
-            for (row, sum) in sum.chunks_exact_mut(columns).take(rows).enumerate() {
-                let row = row * depth;
-                if narrow {
-                    narrow_sum(&a, row, &b, depth, sum);
-                    continue;
-                }
-                for from in (0..depth).step_by(DEEP) {
-                    wide_sum(&a, row, &b, from..depth.min(from + DEEP), sum);
-                }
+        let before = sum;
+        let (parts_a, parts_b) = (Parts::of(&a), Parts::of(&b));
+        let narrow = m.a.element.narrow_float();
+        for (row, sum) in sum.chunks_exact_mut(columns).take(rows).enumerate() {
+            let row = row * depth;
+            if narrow {
+                narrow_sum(&parts_a, row, &parts_b, depth, sum);
+                continue;
             }
-        } else {
-            for (row, sum) in sum.chunks_exact_mut(columns).take(rows).enumerate() {
-                for (k, b) in b.chunks_exact(columns).take(depth).enumerate() {
-                    let factor = a[row * depth + k];
-                    for (sum, b) in sum.iter_mut().zip(b) {
-                        *sum += factor * b;
-                    }
+            for from in (0..depth).step_by(DEEP) {
+                let ks = from..depth.min(from + DEEP);
+                wide_sum(&parts_a, row, &parts_b, ks, sum);
+            }
+        }
+        let finite = |all: &[f32]| all.iter().all(|v| v.is_finite());
+        if !(finite(&a) && finite(&b) && finite(&before)) {
+            for (at, sum) in sum.iter_mut().enumerate().take(rows * columns) {
+                let (row, column) = (at / columns * depth, at % columns);
+                let factors = |k: usize| (a[row + k], b[k * columns + column]);
+                let is_finite = |(a, b): (f32, f32)| a.is_finite() && b.is_finite();
+                if !(before[at].is_finite() && (0..depth).map(factors).all(is_finite)) {
+                    let products = (0..depth).map(factors).map(|(a, b)| a * b);
+                    *sum = products.fold(before[at], |sum, product| sum + product);
                 }
             }
         }

@@ -146,14 +146,23 @@ impl Warp {
                 let values = self.read(a);
                 let mut out = [0u64; 32];
                 let mut same_everywhere = 0u32;
-                for l in lanes(mask) {
-                    let group = groups[l] & mask;
+                let mut left = mask;
+                while left != 0 {
+                    let first = left.trailing_zeros() as usize;
+                    let group = groups[first] & mask;
                     let same = lanes(group)
-                        .filter(|&o| values[o] == values[l])
+                        .filter(|&o| values[o] == values[first])
                         .fold(0, |m, o| m | 1u32 << o);
                     let complete = same == group;
-                    out[l] = u64::from(if all && !complete { 0 } else { same });
-                    same_everywhere |= u32::from(complete) << l;
+                    // The lanes of the group with this value have the same result.
+                    let alike = lanes(same & left)
+                        .filter(|&o| groups[o] & mask == group)
+                        .fold(1u32 << first, |m, o| m | 1 << o);
+                    left &= !alike;
+                    for l in lanes(alike) {
+                        out[l] = u64::from(if all && !complete { 0 } else { same });
+                    }
+                    same_everywhere |= if complete { alike } else { 0 };
                 }
                 self.write(Reg::R32(d), &out, mask);
                 if let Some(p) = p {
@@ -163,8 +172,14 @@ impl Warp {
             Ext::Redux { op, d, a, .. } => {
                 let values = self.row(a);
                 let mut out = [0u64; 32];
+                // Of the last group, which is mostly that of all lanes.
+                let mut last = (0, None);
                 for l in lanes(mask) {
                     let group = groups[l] & mask;
+                    if group == last.0 {
+                        out[l] = u64::from(last.1.unwrap_or(values[l]));
+                        continue;
+                    }
                     let all = lanes(group).map(|o| values[o]).reduce(|x, y| match op {
                         ReduxOp::Add => x.wrapping_add(y),
                         ReduxOp::MinU => x.min(y),
@@ -175,6 +190,7 @@ impl Warp {
                         ReduxOp::Or => x | y,
                         ReduxOp::Xor => x ^ y,
                     });
+                    last = (group, all);
                     out[l] = u64::from(all.unwrap_or(values[l]));
                 }
                 self.write(Reg::R32(d), &out, mask);

@@ -31,8 +31,8 @@ pub(super) const WAITING: u32 = 64;
 const EXTENSIONS: u32 = 64;
 /// Maximum number of rows of each kind in all frames of a warp.
 const MAX_FRAMES: usize = 1 << 18;
-/// Maximum depth of the call stack.
-const MAX_STACK: usize = 1024;
+/// Bytes of the stack that a call takes at least, so that endless recursion ends.
+const LEAST_CALL: u32 = 16;
 
 /// Why a fragment does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -319,7 +319,7 @@ impl Warp {
         ) else {
             return Err(Fault::InvalidTarget(callee as u64));
         };
-        if self.run.stack.len() >= MAX_STACK {
+        if self.run.stack.len() >= (limit / LEAST_CALL) as usize {
             return Err(Fault::StackOverflow);
         }
         let bases = Bases {
@@ -327,7 +327,7 @@ impl Warp {
             r32: caller.r32 + from.rows32,
             r64: caller.r64 + from.rows64,
             p: caller.p + from.preds,
-            local: caller.local + from.local.next_multiple_of(16),
+            local: (caller.local + from.local).next_multiple_of(program.alignment.local),
         };
         let limit = limit.min(self.lowest_dynamic());
         self.hold_call(to, bases)?;

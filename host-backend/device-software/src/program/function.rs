@@ -27,6 +27,31 @@ pub struct Bounds {
     pub max_cluster: Option<u32>,
 }
 
+/// The greatest alignments of a program's variables, in bytes: powers of two from 16 to 4096.
+#[derive(Debug, Clone, Copy)]
+pub struct Alignment {
+    /// Of local memory: frames begin at multiples of it.
+    pub local: u32,
+    /// Of dynamic shared memory, which begins at a multiple of it.
+    pub dynamic_shared: u32,
+}
+
+impl Default for Alignment {
+    fn default() -> Self {
+        Self {
+            local: 16,
+            dynamic_shared: 16,
+        }
+    }
+}
+
+impl Alignment {
+    /// Includes a variable's alignment.
+    pub(crate) fn raise(of: &mut u32, align: u64) {
+        *of = u32::try_from(align).map_or(*of, |align| align.max(*of));
+    }
+}
+
 /// A decoded function.
 #[derive(Debug, Clone, Default)]
 pub struct Func {

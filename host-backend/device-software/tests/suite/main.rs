@@ -16,6 +16,7 @@ mod faults;
 mod forms;
 mod grammar;
 mod images;
+mod infinities;
 mod matrices;
 mod messages;
 mod narrow;

@@ -46,6 +46,11 @@ fn packed_integers() {
             ("min.s16x2.relu %r0,%r1,%r2;", |a, b, _| {
                 signed(a, b, |x, y| x.min(y).max(0))
             }),
+            // As CUTLASS writes it.
+            (
+                "fma.rn.relu.f16x2 %r4,%r1,%r2,%r3; fma.rn.f16x2.relu %r5,%r1,%r2,%r3; xor.b32 %r0,%r4,%r5;",
+                |_, _, _| 0,
+            ),
             ("szext.clamp.u32 %r0,%r1,%r2;", |a, b, _| {
                 if b >= 32 { a } else { a & ((1 << b) - 1) }
             }),

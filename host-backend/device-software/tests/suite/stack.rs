@@ -1,6 +1,9 @@
-//! Memory of `alloca`: per lane, aligned, and freed when a function returns.
+//! The stack: memory of `alloca` (per lane, aligned, and freed when a function returns), depth
+//! of calls, alignment of frames and of dynamic shared memory.
 
-use crate::common::{Arg, Gpu, module};
+use crate::common::{Arg, Gpu, STREAM, module};
+use paragpu_device::conformance::settle;
+use paragpu_protocol::status::Status;
 
 /// `sum(n)` fills `n` words and an aligned rest and adds them up, 300 times for each of 64 lanes.
 const TEXT: &str = "
@@ -69,4 +72,59 @@ ret; }";
         .launch(&f, [1, 1, 1], [1, 1, 1], &[Arg::P(base)])
         .unwrap_err();
     assert!(error.to_string().contains("stack"), "{error}");
+}
+
+#[test]
+fn the_stack_limit_bounds_the_depth_of_calls() {
+    let text = module(
+        "
+.func (.param .b32 out) deep (.param .b32 n) {
+.reg .pred %p1; .reg .b32 %r<4>;
+ld.param.u32 %r1, [n]; mov.u32 %r2, 0; setp.eq.u32 %p1, %r1, 0; @%p1 bra END;
+sub.u32 %r3, %r1, 1;
+{ .param .b32 a; .param .b32 r; st.param.b32 [a], %r3; call (r), deep, (a); ld.param.b32 %r2, [r]; }
+add.u32 %r2, %r2, 1;
+END: st.param.b32 [out], %r2; ret; }
+.visible .entry k(.param .u64 data, .param .u64 depth) {
+.reg .b32 %r<4>; .reg .b64 %rd<4>;
+ld.param.u64 %rd0, [data]; ld.param.u64 %rd1, [depth]; cvt.u32.u64 %r1, %rd1;
+{ .param .b32 a; .param .b32 r; st.param.b32 [a], %r1; call (r), deep, (a); ld.param.b32 %r2, [r]; }
+st.global.u32 [%rd0], %r2; ret; }",
+    );
+    let mut gpu = Gpu::new();
+    gpu.device.ctx_set_limit(0, 256 << 10).unwrap();
+    let f = gpu.kernel(&text, "k");
+    let base = gpu.arena;
+    gpu.launch(&f, [1, 1, 1], [32, 1, 1], &[Arg::P(base), Arg::P(5000)])
+        .unwrap();
+    assert_eq!(gpu.get32(0, 1), [5000]);
+    let endless = [Arg::P(base), Arg::P(1_000_000)];
+    let error = gpu.launch(&f, [1, 1, 1], [1, 1, 1], &endless).unwrap_err();
+    assert_eq!(error.status, Status::HARDWARE_STACK_ERROR);
+}
+
+#[test]
+fn frames_and_dynamic_shared_memory_have_their_alignment() {
+    let text = module(
+        "
+.extern .shared .align 1024 .b8 dyn[];
+.func (.param .b32 out) low () {
+.local .align 128 .b8 own[8]; .reg .b32 %r1; .reg .b64 %rd1;
+mov.u64 %rd1, own; cvta.local.u64 %rd1, %rd1; and.b64 %rd1, %rd1, 127; cvt.u32.u64 %r1, %rd1;
+st.param.b32 [out], %r1; ret; }
+.visible .entry k(.param .u64 data) {
+.shared .align 4 .b8 fixed[20]; .local .align 4 .b8 first[20]; .reg .b32 %r<4>; .reg .b64 %rd<4>;
+ld.param.u64 %rd0, [data]; mov.u32 %r1, dyn; and.b32 %r1, %r1, 1023;
+st.shared.u32 [fixed+16], %r1; st.local.u32 [first+16], %r1; st.shared.u32 [dyn+60], %r1;
+{ .param .b32 r; call (r), low, (); ld.param.b32 %r2, [r]; }
+st.global.v2.u32 [%rd0], {%r1, %r2}; ret; }",
+    );
+    let mut gpu = Gpu::new();
+    let f = gpu.kernel(&text, "k");
+    let base = gpu.arena;
+    gpu.put32(0, &[7; 2]);
+    gpu.start(&f, [1, 1, 1], [1, 1, 1], 64, false, &[Arg::P(base)])
+        .unwrap();
+    settle(gpu.device.as_mut(), STREAM).unwrap();
+    assert_eq!(gpu.get32(0, 2), [0, 0]);
 }
