@@ -25,7 +25,7 @@ PYTHON = {
     "communicator": [PROGRAMS],
     "communicator-ring": [PROGRAMS, "wire.test_wire.Session.test_scribbled_rings_end_only_their_session"],
     "communicator-stream": [PROGRAMS, "end_to_end.test_moves.OneHost.test_the_communicator_alone_changes"],
-    "client": [PROGRAMS, f"{MIGRATION}.test_something_of_every_kind"],
+    "client": [PROGRAMS, "end_to_end.test_own_memory", f"{MIGRATION}.test_something_of_every_kind"],
     "cuda": [PROGRAMS, "end_to_end.test_answers", "end_to_end.test_callbacks", "end_to_end.test_visible", "end_to_end.test_faults.Faults.test_corrupt_images_are_refused_by_name"],
     "cudart": [PROGRAMS],
     "cli": ["end_to_end.test_tenancy.Tenancy.test_top_shows_rates_once_and_as_json"],

@@ -159,17 +159,19 @@ impl Device {
             Polled::Stop | Polled::Listener => {}
             Polled::Hypervisor => return self.serve_hypervisor(),
             Polled::Control => {
-                self.throttle.count(now);
+                let began = self.wake_up(now);
                 self.control.clear();
                 for channel in &mut self.channels {
                     channel.guest_changed(&self.shared, target, now);
                 }
+                self.throttle.spend(began.elapsed());
             }
             Polled::Doorbell(index) => {
-                self.throttle.count(now);
+                let began = self.wake_up(now);
                 if let Some(channel) = self.channels.get_mut(index) {
                     channel.forward_hello(&self.shared, target, now);
                 }
+                self.throttle.spend(began.elapsed());
             }
             Polled::Server(index) => {
                 if let Some(channel) = self.channels.get_mut(index) {
@@ -178,6 +180,12 @@ impl Device {
             }
         }
         true
+    }
+
+    /// Counts a wake-up by the guest. Returns when its handling begins.
+    fn wake_up(&mut self, now: Instant) -> Instant {
+        self.throttle.count(now);
+        Instant::now()
     }
 
     fn serve_hypervisor(&mut self) -> bool {

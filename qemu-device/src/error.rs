@@ -27,7 +27,8 @@ pub enum Error {
     },
     /// The VM's name cannot be used in logs and listings.
     #[error(
-        "{0:?} cannot be the name of a VM: 1 to 64 printable characters without spaces and slashes"
+        "{0:?} cannot be the name of a VM: 1 to 64 printable characters without spaces and slashes, \
+         and no address"
     )]
     VmName(String),
     /// Another process listens at the socket's path.

@@ -1,5 +1,6 @@
 //! The command line, and the settings checked from it.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
@@ -85,7 +86,9 @@ impl TryFrom<Arguments> for Settings {
     fn try_from(arguments: Arguments) -> Result<Self, Error> {
         // The name is part of paths. systemd's `%I` makes a slash of a dash.
         let good = |c: char| c.is_ascii_graphic() && c != '/';
-        let is_good = arguments.vm.chars().all(good);
+        // An address is the name of a guest over TCP.
+        let is_address = arguments.vm.parse::<IpAddr>().is_ok();
+        let is_good = arguments.vm.chars().all(good) && !is_address;
         if arguments.vm.is_empty() || arguments.vm.len() > MAX_VM_NAME || !is_good {
             return Err(Error::VmName(arguments.vm));
         }
@@ -105,12 +108,13 @@ impl TryFrom<Arguments> for Settings {
 }
 
 fn parse_size(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.chars().last() {
-        Some('K') => (&text[..text.len() - 1], 10),
-        Some('M') => (&text[..text.len() - 1], 20),
-        Some('G') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
+    // As in the configurations, 1GiB is 1G.
+    let short = text.strip_suffix("iB").unwrap_or(text);
+    let units = [('K', 10), ('M', 20), ('G', 30)];
+    let unit = units
+        .into_iter()
+        .find_map(|(unit, shift)| Some((short.strip_suffix(unit)?, shift)));
+    let (digits, shift) = unit.unwrap_or((text, 0));
     let number: u64 = digits
         .parse()
         .map_err(|_| "a number of bytes, or one with K, M or G".to_owned())?;
@@ -150,6 +154,10 @@ mod tests {
         let with = |more: &[&str]| parse(&[&base[..], more].concat()).unwrap_err();
         assert!(with(&["two words"]).contains("two words"));
         assert!(with(&["web/1"]).contains("without spaces and slashes"));
+        assert!(with(&["10.0.0.1"]).contains("no address"));
+        assert!(with(&["one", "--window-size", "1T"]).contains("number of bytes"));
+        let size = |text| parse(&[&base[..], &["one", "--window-size", text]].concat());
+        assert_eq!(size("256MiB").unwrap().layout.window_size, 256 << 20);
         assert!(with(&["one", "--window-size", "300M"]).contains("power of two"));
         assert!(with(&["one", "--window-size", "99999999999G"]).contains("too large"));
         assert!(with(&["one", "--window-size", "lots"]).contains("number of bytes"));

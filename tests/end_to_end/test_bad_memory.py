@@ -9,7 +9,7 @@ import unittest
 
 import harness
 
-from .test_faults import end_with, eventually, read_until, start_program
+from .guests import end_with, eventually, read_until, start_program
 from .test_programs import compiled
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -1,4 +1,5 @@
-"""Functions of the program in threads of the library: their ends, signals, stacks, and a limit of threads."""
+"""Functions of the program in threads of the library: their ends, signals, stacks, and a limit of threads;
+cancelled threads of the program."""
 
 import signal
 import sys
@@ -146,6 +147,43 @@ int main(int, char **words) {
 }
 """
 
+# Threads that launch and copy at the same time are cancelled in turn; each ends in its own
+# cancellation point.
+CANCELLED = """
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <pthread.h>
+#include <unistd.h>
+static std::atomic<int> begun{0};
+__global__ void add(int *values) { values[threadIdx.x] += 1; }
+static void *launches(void *values) {
+    for (++begun;; pthread_testcancel()) add<<<1, 32>>>(static_cast<int *>(values));
+}
+static void *copies(void *values) {
+    void *bytes = calloc(1, 16 << 20);
+    for (++begun;; pthread_testcancel()) cudaMemcpy(values, bytes, 16 << 20, cudaMemcpyHostToDevice);
+}
+int main() {
+    void *values = nullptr, *result = nullptr;
+    int errors = cudaMalloc(&values, 16 << 20), cancelled = 0;
+    for (int turn = 0; turn < 8; ++turn) {
+        pthread_t threads[3];
+        begun = 0;
+        for (int at = 0; at < 3; ++at) errors |= pthread_create(&threads[at], nullptr, at ? launches : copies, values);
+        while (begun < 3) usleep(100);
+        usleep(turn * 2000);
+        for (pthread_t thread : threads) errors |= pthread_cancel(thread);
+        for (pthread_t thread : threads) {
+            errors |= pthread_join(thread, &result);
+            cancelled += result == PTHREAD_CANCELED;
+        }
+    }
+    errors |= cudaDeviceSynchronize();
+    std::printf("%d %d\\n", errors, cancelled);
+}
+"""
+
 
 class Callbacks(unittest.TestCase):
     """Over every communicator of a host."""
@@ -184,6 +222,9 @@ class Callbacks(unittest.TestCase):
 
     def test_a_limit_of_threads_fails_launches_but_no_copies(self):
         self.check(compiled(CALLBACKS), ["limited"], 0, "launch: 304\nobject: 304\ncopies: fine\nwait: 0\n")
+
+    def test_threads_are_cancelled_after_their_call(self):
+        self.check(compiled(CANCELLED), [], 0, "0 24\n")
 
 
 if __name__ == "__main__":

@@ -94,6 +94,23 @@ primary = flags.value
 assert cuda.cuCtxCreate_v2(ctypes.byref(context), 4, 0) == cuda.cuCtxGetFlags(ctypes.byref(flags)) == 0
 print(primary, flags.value)
 """
+# Retains the primary context while a limit is set, and again after its end. Prints its number then.
+RETAINS = """
+import ctypes
+cuda, context, value, number = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_ulonglong()
+def retain():
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == cuda.cuCtxSetCurrent(context) == 0
+    assert cuda.cuCtxGetId(context, ctypes.byref(number)) == cuda.cuCtxGetLimit(ctypes.byref(value), 0) == 0
+    return number.value, value.value
+assert cuda.cuInit(0) == 0
+first, stack = retain()
+assert cuda.cuCtxSetLimit(0, ctypes.c_size_t(2 * stack)) == 0
+assert retain() == (first, 2 * stack)
+for end in (cuda.cuDevicePrimaryCtxReset_v2, cuda.cuDevicePrimaryCtxRelease_v2):
+    assert end(0) == 0
+    assert cuda.cuCtxGetId(context, ctypes.byref(number)) == 709
+    print(retain()[0] != first)
+"""
 
 
 class Contexts(unittest.TestCase):
@@ -150,6 +167,9 @@ class Contexts(unittest.TestCase):
 
     def test_only_a_primary_context_shows_that_it_maps_host_memory(self):
         self.assertEqual(self.run_python(FLAGS), "8 4\n")
+
+    def test_a_primary_context_keeps_limits_and_number_until_it_ends(self):
+        self.assertEqual(self.run_python(RETAINS), "True\nTrue\n")
 
     def test_a_limit_crosses_once(self):
         crossed = []

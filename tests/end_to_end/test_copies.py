@@ -9,8 +9,7 @@ import harness
 
 from wire import wire
 
-from .test_faults import end_with, eventually, read_until, start_program
-from .test_migration import ask, only_session
+from .guests import ask, end_with, eventually, only_session, read_until, start_program
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "clones_program.py")
 ARENA, CHUNK = 0x100000000000, 2 << 20

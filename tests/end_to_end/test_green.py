@@ -7,8 +7,8 @@ from unittest import mock
 
 import harness
 
-from .test_faults import eventually, read_until
-from .test_migration import Pair, answer, ask, migrate, moved, only_session
+from .guests import answer, ask, eventually, only_session, read_until
+from .test_migration import Pair, migrate, moved
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "green_program.py")
 

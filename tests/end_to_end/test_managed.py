@@ -7,7 +7,7 @@ import unittest
 
 import harness
 
-from .test_faults import end_with, eventually
+from .guests import end_with, eventually
 from .test_migration import moved
 from .test_moves import migrate
 from .test_programs import compiled

@@ -4,7 +4,6 @@ import array
 import json
 import os
 import socket
-import subprocess
 import tempfile
 import threading
 import unittest
@@ -13,25 +12,12 @@ from unittest import mock
 
 import harness
 
-from .test_faults import end_with, eventually, read_until, start, start_program
+from .guests import answer, ask, end_with, eventually, only_session, read_until, rounds, start, start_program
 
 # Bytes of a frame's header.
 FRAME = 16
 # Migrations in a row; `make soak-migrate` sets more.
 MIGRATIONS = int(os.environ.get("PARAGPU_TEST_MIGRATIONS", "20"))
-
-
-def ask(daemon, *arguments):
-    """Runs paragpu; returns its exit status, output and errors."""
-    command = [harness.binary("paragpu"), "--control", daemon.control, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    return done.returncode, done.stdout, done.stderr
-
-
-def only_session(daemon):
-    """Number of the daemon's one session, once others that end are gone."""
-    eventually(lambda: len(daemon.sessions()) == 1, "one session is left")
-    return str(daemon.sessions()[0]["id"])
 
 
 def migrate(source, socket_path, *options):
@@ -45,19 +31,6 @@ def moved(test, here, there, *options):
     test.assertEqual(code, 0, errors + here.log() + there.log())
     eventually(lambda: here.sessions() == [], "the source let go")
     return json.loads(output)
-
-
-def rounds(guest, count):
-    """Reads that many rounds; the guest itself compares every result."""
-    for _ in range(count):
-        read_until(guest, "round")
-
-
-def answer(guest):
-    """Asks a guest whether all is as it must be."""
-    guest.stdin.write("check\n")
-    guest.stdin.flush()
-    return guest.stdout.readline().strip()
 
 
 def goes_on_meanwhile(test, guest, daemon, order):

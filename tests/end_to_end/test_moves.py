@@ -13,8 +13,7 @@ import unittest
 import harness
 from wire import wire
 
-from .test_faults import end_with, eventually, read_until, start
-from .test_migration import ask, only_session, rounds
+from .guests import ask, end_with, eventually, only_session, read_until, rounds, start
 
 USER = f"uid {os.geteuid()}"
 ARRIVE = 0x7F11
@@ -420,6 +419,24 @@ class OneHost(Sessions):
             self.assertNotEqual(code, 0)
             self.one_sentence(errors, word)
 
+    def test_without_a_token_it_is_the_same_session_on_the_other_gpu(self):
+        one = self.daemon(
+            harness.Daemon, "--set=software.devices=2", "--set=pool.warm=2", "--set=limits.reconnect=0", "--set=limits.per_vm=1"
+        )
+        guest = self.guest(one, "shm", "steps")
+        rounds(guest, 1)
+        number = only_session(one)
+        code, _, errors = ask(one, "share", number, "--weight", "30")
+        self.assertEqual(code, 0, errors)
+        for gpu in ("1", "0"):
+            code, done, errors = migrate(one, "--session", number, "--to-gpu", gpu)
+            self.assertEqual(code, 0, errors)
+            rounds(guest, 1)
+            number = only_session(one)
+            self.assertEqual(str(done["new_session"]), number)
+            self.assertEqual([session["turns"]["share"]["weight"] for session in one.sessions()], [30])
+        guest.kill()
+
     def test_with_the_window_of_an_earlier_connection_it_moves_to_other_daemons_only(self):
         one = self.daemon(harness.Daemon, "--set=software.devices=2", "--set=pool.warm=2")
         two = self.daemon(harness.Daemon)
@@ -560,6 +577,32 @@ class OneHost(Sessions):
             code, _, errors = ask(one, "restore", states)
             self.assertNotEqual(code, 0)
             self.one_sentence(errors, f"the checkpoint in {states} cannot be read")
+
+    def test_a_directory_is_of_one_session(self):
+        one = self.daemon(harness.Daemon)
+        guests = [self.guest(one, "unix", "steps") for _ in range(2)]
+        for guest in guests:
+            rounds(guest, 1)
+        first, second = (str(session["id"]) for session in one.sessions())
+        with tempfile.TemporaryDirectory() as folder:
+            code, _, errors = ask(one, "checkpoint", first, folder, "--every", "1h")
+            self.assertEqual(code, 0, errors)
+            for more in ((), ("--every", "1h")):
+                code, _, errors = ask(one, "checkpoint", second, folder, *more)
+                self.assertEqual(code, 1)
+                self.one_sentence(errors, f"session {first}", folder)
+
+    def test_a_session_that_ends_with_its_connection_is_not_written(self):
+        one = self.daemon(harness.Daemon, "--set=limits.reconnect=0")
+        guest = self.guest(one, "unix", "steps")
+        rounds(guest, 1)
+        with tempfile.TemporaryDirectory() as folder:
+            for more in ((), ("--end",), ("--every", "1h")):
+                code, _, errors = ask(one, "checkpoint", only_session(one), folder, *more)
+                self.assertEqual(code, 1)
+                self.one_sentence(errors, "limits.reconnect")
+            self.assertEqual(os.listdir(folder), [])
+        rounds(guest, 1)
 
     def test_a_session_is_written_on_though_its_daemon_died(self):
         one = self.daemon(harness.Daemon)

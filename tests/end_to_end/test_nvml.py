@@ -10,8 +10,7 @@ import tempfile
 import unittest
 
 import harness
-from end_to_end.test_faults import eventually, read_until, start
-from end_to_end.test_migration import ask, only_session
+from end_to_end.guests import ask, eventually, only_session, read_until, start
 
 MIB = 1 << 20
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_program.py")

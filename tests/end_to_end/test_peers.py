@@ -8,7 +8,7 @@ from unittest import mock
 
 import harness
 
-from .test_faults import eventually
+from .guests import eventually
 from .test_moves import USER, migrate
 
 GPUS = "--set=software.devices=2"

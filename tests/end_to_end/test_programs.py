@@ -12,7 +12,7 @@ import unittest
 
 import harness
 
-from .test_faults import GUEST
+from .guests import GUEST
 
 # Says whether a variable's memory is taken before or after its first use.
 LARGE = """

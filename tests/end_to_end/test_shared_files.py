@@ -9,7 +9,7 @@ import unittest
 
 import harness
 
-from .test_faults import eventually
+from .guests import eventually
 from .test_migration import Pair, migrate
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shared_file_program.py")

@@ -2,6 +2,7 @@
 memory while they move, and no write is lost."""
 
 import os
+import subprocess
 import tempfile
 import threading
 import unittest
@@ -9,8 +10,8 @@ from unittest import mock
 
 import harness
 
-from .test_faults import eventually, read_until
-from .test_migration import Pair, ask
+from .guests import ask, end_with, eventually, finish, read_until
+from .test_migration import Pair
 from .test_moves import USER, far, host, migrate
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sharing_program.py")
@@ -179,6 +180,30 @@ class ToAnotherHost(Shared):
 
     def to(self, daemon):
         return "--to", far(daemon)
+
+
+class LeavingTheWindow(unittest.TestCase):
+    """A program with two GPUs leaves its window. Its streams wait for each other's events as
+    before: no call waits for a GPU that waits for the program."""
+
+    def test_streams_wait_for_events_of_the_other_gpu(self):
+        with tempfile.TemporaryDirectory(prefix="paragpu-authority-") as folder:
+            ends = [*harness.as_host(harness.certificates(folder)), "--set=software.devices=2"]
+            with harness.Daemon(*ends) as one, harness.Daemon(*ends) as two:
+                program = subprocess.Popen(
+                    [os.path.join(harness.PROGRAMS, "peerAccess"), "--seconds", "4"],
+                    env=one.guest_environment("shm"),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                end_with(self, program)
+                eventually(lambda: len(one.sessions()) == 2, "both GPUs are used")
+                code, moved, errors = migrate(one, "--vm", USER, "--to", far(two))
+                self.assertEqual(code, 0, f"{moved} {errors}")
+                status, output, said = finish(program)
+                self.assertEqual(status, 0, output + said)
 
 
 class BetweenGpus(Shared):

@@ -18,7 +18,7 @@ import unittest
 import urllib.request
 
 import harness
-from end_to_end.test_faults import GUEST, end_with, eventually, finish, read_until, start
+from end_to_end.guests import GUEST, ask, end_with, eventually, finish, read_until, start
 
 USER = f"uid {os.getuid()}"
 OUT_OF_MEMORY = 2
@@ -113,6 +113,33 @@ class Tenancy(unittest.TestCase):
         one.kill()
         eventually(lambda: len(daemon.sessions()) == 2, "the session is over")
         self.hold(daemon, "shm", MIB)
+
+    def test_a_certificate_limits_the_sessions_of_its_vm(self):
+        trust = harness.certificates(self.enterContext(tempfile.TemporaryDirectory(prefix="paragpu-trust-")))
+        command = [harness.binary("paragpu"), "certificate", trust, "--vm", "a", "--sessions", "1"]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        files = (("ca", "ca.pem"), ("certificate", "127.0.0.1.pem"), ("key", "127.0.0.1.key"))
+        daemon = self.daemon(*(f"tcp.{key}={trust}/{file}" for key, file in files))
+        own = {f"PARAGPU_TCP_{key.upper()}": f"{trust}/{file.replace('127.0.0.1', 'a')}" for key, file in files}
+        guest = end_with(self, start(daemon, "tcp", "hold", str(MIB), **own))
+        read_until(guest, "holding")
+        (vm,) = daemon.status()["vms"]
+        self.assertEqual((vm["vm"], vm["session_limit"]), ("a", 1))
+        code, output, errors = finish(end_with(self, start(daemon, "tcp", "device", **own)))
+        self.assertEqual(code, 3, output)
+        self.assertIn("end a program, or raise the limit in its certificate\n", errors)
+
+    def test_a_restored_session_counts_as_any_other(self):
+        daemon = self.daemon("limits.per_vm=1")
+        self.hold(daemon, "unix", MIB)
+        with tempfile.TemporaryDirectory() as folder:
+            (session,) = daemon.sessions()
+            paragpu(daemon, "checkpoint", str(session["id"]), folder, "--end")
+            self.hold(daemon, "unix", MIB)
+            code, output, errors = ask(daemon, "restore", folder)
+            self.assertEqual(code, 1, output)
+            self.assertIn(f"{USER} already has 1 sessions on this host", errors)
+            self.assertIn("raise limits.per_vm in the host's host.toml", errors)
 
     def test_vms_behind_vsock_sockets_have_limits_by_name(self):
         with tempfile.TemporaryDirectory() as folder:

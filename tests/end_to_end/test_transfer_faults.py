@@ -22,8 +22,7 @@ from unittest import mock
 
 import harness
 
-from .test_faults import end_with, eventually, finish, read_until, start, workers
-from .test_migration import ask, only_session, rounds
+from .guests import ask, end_with, eventually, finish, only_session, read_until, rounds, start, workers
 
 FRAME = struct.Struct("<IHHQ")
 RECORD = struct.Struct("<HHI16s")

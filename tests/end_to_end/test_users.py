@@ -9,8 +9,8 @@ from unittest import mock
 import harness
 
 from . import test_migration
-from .test_faults import eventually, read_until
-from .test_migration import answer, ask, migrate, only_session, rounds
+from .guests import answer, ask, eventually, only_session, read_until, rounds
+from .test_migration import migrate
 
 # Of the first daemon and of the second; no user is of both.
 FIRST, SECOND = "700000-700063", "710000-710063"
@@ -162,6 +162,21 @@ class Checkpoint(test_migration.Checkpoint):
         rounds(guest, 10)
         (session,) = self.daemon.sessions()
         self.assertEqual(uid(session["worker_pid"]), os.geteuid())
+
+    def test_a_checkpoint_that_cannot_be_created_is_listed(self):
+        guest = self.guest("unix", "steps")
+        rounds(guest, 1)
+        states = os.path.join(self.folder, "states")
+        code, _, errors = ask(self.daemon, "checkpoint", only_session(self.daemon), states, "--every", "1s")
+        self.assertEqual(code, 0, errors)
+        os.rename(states, f"{states}.kept")
+        # In place of the directory.
+        with open(states, "w", encoding="utf-8"):
+            pass
+        eventually(lambda: self.daemon.sessions()[0]["checkpoint"]["error"], "it cannot be created")
+        os.remove(states)
+        eventually(lambda: self.daemon.sessions()[0]["checkpoint"]["error"] is None, "it is written again")
+        rounds(guest, 2)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ import unittest
 import harness
 from harness import machine, vm
 
-from .test_faults import eventually
-from .test_migration import ask
+from .guests import ask, eventually
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # The network shows the host to the guest so.

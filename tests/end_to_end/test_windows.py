@@ -8,9 +8,8 @@ import unittest
 
 import harness
 
-from .test_faults import end_with, eventually, start_program
+from .guests import answer, ask, end_with, eventually, only_session, rounds, start_program
 from .test_managed import can_migrate
-from .test_migration import answer, ask, only_session, rounds
 from .test_moves import TwoHosts, address, far, host, migrate, move
 
 HERE = os.path.dirname(os.path.abspath(__file__))

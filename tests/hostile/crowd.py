@@ -1,6 +1,10 @@
 """Many sessions of many VMs, each VM at all its limits."""
 
+import collections
+import contextlib
+import http.client
 import os
+import socket
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -145,3 +149,47 @@ def guests_that_start_at_once(field):
 def waiting(field):
     """How many guests wait for a worker."""
     return field.daemon.status()["waiting"]
+
+
+def metrics(host, port):
+    """What a collector gets."""
+    collector = http.client.HTTPConnection(host, port, timeout=PATIENCE)
+    try:
+        collector.request("GET", "/metrics")
+        return collector.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return b""
+    finally:
+        collector.close()
+
+
+@attack
+def collectors_among_strangers(field):
+    """Any user of the host may connect to the metrics, silently or asking; a collector gets them."""
+    field.again("--set=metrics.listen=127.0.0.1:0")
+    host, port = field.daemon.addresses["metrics"].rsplit(":", 1)
+    over, count = threading.Event(), 0
+
+    def flood():
+        nonlocal count
+        held = collections.deque(maxlen=64)
+        while not over.wait(0.001):
+            peer = socket.socket()
+            peer.setblocking(False)
+            peer.connect_ex((host, int(port)))
+            if count % 2:
+                with contextlib.suppress(OSError):
+                    peer.send(b"GET /metrics HTTP/1.1\r\n\r\n")
+            held.append(peer)
+            count += 1
+
+    stranger = threading.Thread(target=flood)
+    stranger.start()
+    try:
+        until("a flood", lambda: count > 100)
+        for _ in range(10):
+            expect(b"paragpu_sessions" in metrics(host, int(port)), "a collector gets no metrics")
+    finally:
+        over.set()
+        stranger.join()
+    return count

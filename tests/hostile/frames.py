@@ -108,19 +108,11 @@ def frames_out_of_place(field):
     for kind, payload in bad:
         session = field.session()
         session.send_frame(kind, 1, 1, payload)
-        try:
-            while True:
-                session.receive_frame()
-        except (ConnectionError, OSError):
-            pass
+        session.read_to_end()
     for sequence in (0, 2, 1 << 63, (1 << 64) - 1):
         session = field.session()
         session.send_frame(wire.NUMBERS["Ping"], 1, sequence, bytes(8))
-        try:
-            while True:
-                session.receive_frame()
-        except (ConnectionError, OSError):
-            pass
+        session.read_to_end()
     expect(bystander.call("Ping", value=1)[0] == 1, "no answer")
     return len(bad) + 4
 
@@ -141,11 +133,7 @@ def frames_of_impossible_length(field):
     for length in lengths:
         session = field.session()
         session.socket.sendall(wire.HEADER.pack(length, wire.NUMBERS["Ping"], 1, 1))
-        try:
-            while True:
-                session.receive_frame()
-        except (ConnectionError, OSError):
-            pass
+        session.read_to_end()
     return len(lengths)
 
 

@@ -4,11 +4,13 @@ import struct
 import time
 
 import wire
-from field import ARENA, CHUNK, ENDLESS, attack, expect, resident
+from field import ARENA, CHUNK, ENDLESS, attack, expect, ptx, resident
 from memory import LIMIT, LIMITED, OWN
 
 # Most nodes of a graph.
 NODES = 1 << 20
+# A session's allowance of work in flight, which is not charged to its VM.
+UNDER_WAY = 32 << 20
 
 
 def node(work=b"", call=0, after=b""):
@@ -130,3 +132,62 @@ def graphs_behind_an_endless_kernel(field):
         time.sleep(0.05)
     expect(most < 96 << 20, f"launches of graphs wait in {most >> 20} MiB")
     return 1_000
+
+
+def taken_by_launches(field, session, count):
+    """Most bytes by which a worker grows while launches of a graph wait, each in a stream of its own."""
+    worker = field.worker(session)
+    session.call("Ping", value=1)
+    before, most = resident(worker), 0
+    for number in range(count):
+        # A blocking stream: its work waits for the legacy stream's.
+        session.post("StreamCreate", stream=1000 + number, flags=0, priority=0)
+        session.post("GraphLaunch", graph=500, stream=1000 + number)
+    end = time.monotonic() + 4
+    while time.monotonic() < end and most < 2 << 30:
+        most = max(most, resident(worker) - before)
+        time.sleep(0.05)
+    return most
+
+
+@attack
+def dependencies_behind_an_endless_kernel(field):
+    """A launch of a graph is more work the more its nodes depend on each other."""
+    field.again(*LIMITED)
+    session, launches = field.session(), 48
+    field.launch(session, field.kernel(session, ENDLESS))
+    nodes = (node(after=struct.pack(f"<{number}I", *range(number))) for number in range(1500))
+    expect(instantiate(session, nodes), "a graph of a million dependencies is refused")
+    most = taken_by_launches(field, session, launches)
+    expect(most < LIMIT + UNDER_WAY, f"{launches} launches of a million dependencies wait in {most >> 20} MiB")
+    return launches
+
+
+@attack
+def bodies_behind_an_endless_kernel(field):
+    """A launch of a graph is more work the more bodies its nodes choose from."""
+    field.again(*LIMITED)
+    session, launches = field.session(), 48
+    field.launch(session, field.kernel(session, ENDLESS))
+    work = wire.encode_call("GraphConditional", condition=1, kind=2, value=0, assigns=False, bodies=bytes(4 * 1024))
+    nodes = (node(work, wire.NUMBERS["GraphConditional"]) for _ in range(300))
+    expect(instantiate(session, nodes), "a graph of 300 conditional nodes is refused")
+    most = taken_by_launches(field, session, launches)
+    expect(most < LIMIT + UNDER_WAY, f"{launches} launches with 300,000 empty bodies wait in {most >> 20} MiB")
+    return launches
+
+
+@attack
+def parameters_of_graphs_behind_an_endless_kernel(field):
+    """A launch of a graph is more work the larger the parameters of its kernels are."""
+    field.again(*LIMITED)
+    session, launches = field.session(), 48
+    field.launch(session, field.kernel(session, ENDLESS))
+    big = field.kernel(session, ptx("", ".param .align 4 .b8 p0[32000]"), handle=300)
+    launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), preferences=b"")
+    work = wire.encode_call("Launch", function=big, stream=0, parameters=bytes(32000), **launch)
+    nodes = (node(work, wire.NUMBERS["Launch"]) for _ in range(300))
+    expect(instantiate(session, nodes), "a graph of 300 kernels is refused")
+    most = taken_by_launches(field, session, launches)
+    expect(most < LIMIT + UNDER_WAY, f"{launches} launches with 9 MiB of parameters wait in {most >> 20} MiB")
+    return launches

@@ -122,6 +122,28 @@ def guests_that_stay_unasked(field):
 
 
 @attack
+def guests_that_send_without_end(field):
+    """A session is checkpointed although its guest sends frames faster than the host takes them."""
+    session, over = field.session(field.tcp), threading.Event()
+    frames = frame(wire.STAYS, wire.encode("Text", "")) * 8192
+
+    def flood():
+        with contextlib.suppress(OSError):
+            while not over.is_set():
+                session.socket.sendall(frames)
+
+    thread = threading.Thread(target=flood, daemon=True)
+    thread.start()
+    time.sleep(0.5)
+    with tempfile.TemporaryDirectory() as folder:
+        done = paragpu(field, "checkpoint", str(session.welcome["session"]), folder, timeout=PATIENCE)
+    over.set()
+    thread.join()
+    expect(done is not None and done.returncode == 0, f"no checkpoint: {done}")
+    return 1
+
+
+@attack
 def destinations_that_refuse_at_length(field):
     """A destination's reason ends the move, however long it is."""
     with host(field) as folder:

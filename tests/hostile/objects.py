@@ -270,6 +270,47 @@ def parameters_behind_an_endless_kernel(field):
 
 
 @attack
+def operations_behind_an_endless_kernel(field):
+    """A call with many operations on memory is more work than one with few."""
+    field.again("--set=limits.per_vm_host_memory=8MiB")
+    session = field.session()
+    worker = field.worker(session)
+    session.call("MemMap", address=ARENA, size=CHUNK)
+    field.launch(session, field.kernel(session, ENDLESS))
+    session.call("Ping", value=1)
+    before, writes = resident(worker), struct.pack("<IIQQ", 2, 0, ARENA, 1) * 256
+
+    def frames():
+        for stream in range(1000, 1012):
+            yield posted(session, "StreamCreate", stream=stream, flags=0, priority=0)
+            yield from repeated(session, 1000, "StreamMemory", stream=stream, operations=writes)
+
+    sent = field.press(session, frames(), 10)
+    grown = resident(worker) - before
+    expect(grown < 64 << 20, f"{sent} calls with 256 operations wait in {grown >> 20} MiB")
+    return sent
+
+
+@attack
+def work_of_the_legacy_stream_behind_many_streams(field):
+    """It waits for the work of each stream once, however much of it there is."""
+    session = field.session()
+    worker = field.worker(session)
+    session.call("MemMap", address=ARENA, size=CHUNK)
+    field.launch(session, field.kernel(session, ENDLESS))
+    fill = dict(destination=ARENA, pitch=0, value=0, element=1, width=4, height=1)
+    for stream in range(1000, 7000):
+        session.post("StreamCreate", stream=stream, flags=0, priority=0)
+        session.post("Memset", stream=stream, **fill)
+    session.call("Ping", value=1)
+    before = resident(worker)
+    sent = field.press(session, repeated(session, 7000, "Memset", stream=0, **fill), 10)
+    grown = resident(worker) - before
+    expect(grown < UNDER_WAY, f"{sent} fills behind 6000 streams wait in {grown >> 20} MiB")
+    return sent
+
+
+@attack
 def modules_that_go_behind_an_endless_kernel(field):
     """A launch keeps its module's code; what is unloaded counts until then."""
     limit = 128 << 20

@@ -88,6 +88,7 @@ for page in man1/paragpu.1 man8/paragpud.8 man8/paragpu-qemu-device.8; do
 	check "there is $page" test -s "/usr/share/man/$page.gz"
 done
 check "bash completes" bash -n /usr/share/bash-completion/completions/paragpu
+check "there is a guide that messages name" test -s /usr/share/doc/paragpu-tools/docs/redirect.md.gz
 
 echo "== units"
 # What the spawner of workers needs counts as the daemon's, which gives it up.
@@ -100,6 +101,8 @@ for limit in paragpud.service=35 paragpu-device@.service=20; do
 	sed -n 's/.*Overall exposure level for/     exposure of/p' /tmp/output
 done
 check "the daemon may write checkpoints" grep -qx StateDirectory=paragpu /lib/systemd/system/paragpud.service
+check "a reload checks the configuration first" \
+	grep -qx 'ExecReload=/usr/bin/paragpu config check host' /lib/systemd/system/paragpud.service
 check "the daemon starts with the machine" systemctl is-enabled paragpud.service
 check "folders of sockets are made" systemd-tmpfiles --create paragpu-host.conf
 check "hypervisors may enter theirs" \

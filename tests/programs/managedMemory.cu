@@ -281,6 +281,32 @@ static void run_attributes(Program &program) {
     cudaGetLastError();
 }
 
+// Structures and results of calls may be in managed memory that the device has.
+static void run_structures(Program &program) {
+    struct Recording {
+        cudaGraph_t graph;
+        cudaGraphExec_t executable;
+        int value;
+        char rest[4096];
+    };
+    Recording *recording = managed<Recording>(1);
+    CUDA_CHECK(cudaMemset(recording, 0, sizeof *recording));
+    cudaStream_t stream;
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CUDA_CHECK(cudaMemsetAsync(&recording->value, 1, sizeof(int), stream));
+    CUDA_CHECK(cudaStreamEndCapture(stream, &recording->graph));
+    CUDA_CHECK(cudaGraphInstantiate(&recording->executable, recording->graph, 0));
+    CUDA_CHECK(cudaGraphLaunch(recording->executable, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    int want = 0x01010101;
+    program.expect_equal("what a graph in managed memory wrote", &recording->value, &want, 1);
+    CUDA_CHECK(cudaGraphExecDestroy(recording->executable));
+    CUDA_CHECK(cudaGraphDestroy(recording->graph));
+    CUDA_CHECK(cudaStreamDestroy(stream));
+    CUDA_CHECK(cudaFree(recording));
+}
+
 int main(int argc, char **argv) {
     Program program("managedMemory", "shares managed memory between host and kernels", "floats", 100003, 64, 1L << 26);
     program.parse(argc, argv);
@@ -297,6 +323,7 @@ int main(int argc, char **argv) {
         run_large(program, random);
         run_large_work(program);
         run_attributes(program);
+        run_structures(program);
     }
     return program.finish();
 }

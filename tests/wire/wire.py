@@ -445,6 +445,16 @@ class Session:
             return self.receive_frame()
         return kind, slot, sequence, payload
 
+    def read_to_end(self):
+        """Reads until the host ends the session; raises TimeoutError if it does not."""
+        try:
+            while True:
+                self.receive_frame()
+        except TimeoutError:
+            raise
+        except OSError:
+            pass
+
     def post(self, name, /, **arguments):
         """Sends a posted call."""
         self.sequence += 1

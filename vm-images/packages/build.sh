@@ -61,6 +61,10 @@ mkdir "$staged/pool"
 cp -r "$top/host-backend/pool/examples" \
 	"$top"/docs/{pool.md,network.md,tenancy.md,grafana.json,grafana.svg} "$staged/pool"
 
+# The guides that messages and manual pages of both sides name.
+mkdir "$staged/docs"
+cp "$top"/docs/*.md "$staged/docs"
+
 # The module's sources as DKMS expects them, with the packages' version.
 number=$(dpkg-parsechangelog -l "$source/debian/changelog" -S Version)
 number=${version:-$number}

@@ -17,6 +17,7 @@
     )
 )]
 
+mod cache_padded;
 mod error;
 mod landing;
 mod nowhere;
@@ -39,6 +40,7 @@ pub mod conformance;
 
 use std::sync::Arc;
 
+pub use cache_padded::CachePadded;
 pub use error::Error;
 pub use landing::Landing;
 pub use nowhere::Nowhere;

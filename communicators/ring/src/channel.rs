@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use paragpu_communicator::{
-    Adaptive, Error, Frame, Polling, Receiver, Sender, Spin, Wait, Waited, Waiter, Wake,
+    Adaptive, CachePadded, Error, Frame, Polling, Receiver, Sender, Spin, Wait, Waited, Waiter,
+    Wake,
 };
 use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
 
@@ -40,11 +41,6 @@ pub(crate) trait Region: Send + Sync {
     /// other memory takes its place.
     fn is_there(&self) -> bool;
 }
-
-/// A value alone in its cache lines: two, because processors prefetch pairs.
-#[derive(Debug)]
-#[repr(align(128))]
-struct CachePadded<T>(T);
 
 /// State shared by sender and receiver.
 struct Channel<R: Region> {
@@ -209,7 +205,7 @@ impl<R: Region> Drop for RingSender<R> {
 
 impl<R: Region> RingSender<R> {
     fn has_room(&self, length: usize) -> Result<bool, Error> {
-        let mut outgoing = lock(&self.channel.producer.0);
+        let mut outgoing = lock(&self.channel.producer);
         let room = outgoing
             .ring
             .has_room(self.channel.region.outgoing(), length);
@@ -238,7 +234,7 @@ impl<R: Region> Sender for RingSender<R> {
         }
         let ring = channel.region.outgoing();
         let pushed = {
-            let mut outgoing = lock(&channel.producer.0);
+            let mut outgoing = lock(&channel.producer);
             header.sequence = sequence.unwrap_or(outgoing.sequence.wrapping_add(1));
             let pushed = outgoing.ring.push(ring, header, payload);
             if sequence.is_none() && matches!(pushed, Ok(true)) {
@@ -320,7 +316,7 @@ impl<R: Region> Sender for RingSender<R> {
     }
 
     fn last_sequence(&self) -> u64 {
-        lock(&self.channel.producer.0).sequence
+        lock(&self.channel.producer).sequence
     }
 }
 

@@ -77,11 +77,18 @@ impl Authority {
         let directory = std::path::absolute(directory).map_err(failed(directory))?;
         let (ca, ca_key) = (directory.join("ca.pem"), directory.join("ca.key"));
         if !ca.exists() {
-            let key = KeyPair::generate().map_err(unusable(&ca))?;
+            // An interrupted call may have left the key alone.
+            let left = ca_key.exists();
+            let key = match left {
+                true => read_key(&ca_key)?,
+                false => KeyPair::generate().map_err(unusable(&ca))?,
+            };
             let mut params = authority();
             (params.not_before, params.not_after) = span(SystemTime::now() + AUTHORITY);
             let certificate = params.self_signed(&key).map_err(unusable(&ca))?;
-            write(&ca_key, &key.serialize_pem(), 0o600)?;
+            if !left {
+                write(&ca_key, &key.serialize_pem(), 0o600)?;
+            }
             write(&ca, &certificate.pem(), 0o644)?;
         }
         Self::load(&directory)
@@ -94,8 +101,7 @@ impl Authority {
     pub fn load(directory: &Path) -> Result<Self, IssueError> {
         let directory = directory.to_owned();
         let (ca, ca_key) = (directory.join("ca.pem"), directory.join("ca.key"));
-        let key = std::fs::read_to_string(&ca_key).map_err(failed(&ca_key))?;
-        let key = KeyPair::from_pem(&key).map_err(unusable(&ca_key))?;
+        let key = read_key(&ca_key)?;
         let certificate = std::fs::read_to_string(&ca).map_err(failed(&ca))?;
         let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(unusable(&ca))?;
         Ok(Self {
@@ -190,8 +196,7 @@ impl Authority {
         };
         let path = issued.certificate.as_path();
         if self.renews {
-            let key = std::fs::read_to_string(&issued.key).map_err(failed(&issued.key))?;
-            let key = KeyPair::from_pem(&key).map_err(unusable(&issued.key))?;
+            let key = read_key(&issued.key)?;
             let certificate = self.sign(name, params, usages, until, &key)?;
             // No certificate has this name. A file that an interrupted call left is replaced.
             let beside = self.directory.join(format!(".{name}.pem"));
@@ -279,15 +284,25 @@ fn span<T: From<SystemTime>>(until: SystemTime) -> (T, T) {
     (from.into(), until.into())
 }
 
+/// Reads a private key.
+fn read_key(path: &Path) -> Result<KeyPair, IssueError> {
+    let key = std::fs::read_to_string(path).map_err(failed(path))?;
+    KeyPair::from_pem(&key).map_err(unusable(path))
+}
+
 /// Writes a new file. An existing one is kept, and is an error.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), IssueError> {
-    OpenOptions::new()
+    let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(mode)
         .open(path)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
-        .map_err(failed(path))
+        .map_err(failed(path))?;
+    file.write_all(text.as_bytes()).map_err(|error| {
+        // The next call would take an incomplete file for a key or certificate.
+        let _ = std::fs::remove_file(path);
+        failed(path)(error)
+    })
 }
 
 fn exists(error: IssueError) -> IssueError {

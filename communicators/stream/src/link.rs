@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::{Error, poll_until};
+use paragpu_communicator::{CachePadded, Error, poll_until};
 use paragpu_communicator_secure::Sealer;
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -51,11 +51,6 @@ pub(crate) struct Link {
     /// Notified when there is work for the background writer.
     work: Condvar,
 }
-
-/// A value alone in its cache lines.
-#[derive(Debug)]
-#[repr(align(128))]
-struct CachePadded<T>(T);
 
 /// Bytes to write, in this order: `batch[written..]`, `filling`.
 #[derive(Debug)]
@@ -196,7 +191,7 @@ impl Link {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Outgoing> {
-        self.outgoing.0.lock()
+        self.outgoing.lock()
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -1,15 +1,16 @@
 //! Connecting and listening.
 
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
 use paragpu_communicator::Error;
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use vsock::{VMADDR_CID_ANY, VsockListener, VsockStream};
 
 /// Maximum number of bytes of one write to a vsock. A guest kernel from Linux 6.12 on
@@ -51,14 +52,51 @@ pub fn listen_unix(path: &Path, mode: u32) -> Result<UnixListener, Error> {
         }
         bound => bound.map_err(|source| Error::io(context, source))?,
     };
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+    set_access(path, None, mode)
         .map_err(|source| Error::io("cannot set the permissions of the unix socket", source))?;
     Ok(listener)
 }
 
 fn is_stale(path: &Path) -> bool {
-    matches!(UnixStream::connect(path), Err(error)
+    matches!(connect_at_once(path), Err(error)
         if error.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
+/// Connects to a unix socket without waiting for the process that listens there. The
+/// connection does not block.
+///
+/// # Errors
+/// Errors of the operating system: `WouldBlock` if that process accepts no connections,
+/// `ConnectionRefused` if there is none.
+pub fn connect_at_once(path: &Path) -> std::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Gives a unix socket that this process has bound at `path` a group, if one is named, and
+/// permission bits. The user of a hypervisor may write to the directory, and may have put
+/// something else there since, which is left unchanged.
+///
+/// # Errors
+/// Errors of the operating system, or one sentence.
+pub fn set_access(path: &Path, group: Option<u32>, mode: u32) -> std::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let socket = open(path, flags, Mode::empty())?;
+    let status = fstat(&socket)?;
+    let is_own = FileType::from_raw_mode(status.st_mode) == FileType::Socket
+        && status.st_uid == rustix::process::geteuid().as_raw()
+        // Another socket of this user may have been linked here.
+        && status.st_nlink == 1;
+    if !is_own {
+        return Err(std::io::Error::other("something else took its place"));
+    }
+    let opened = format!("/proc/self/fd/{}", socket.as_raw_fd());
+    if let Some(group) = group {
+        std::os::unix::fs::chown(&opened, None, Some(group))?;
+    }
+    std::fs::set_permissions(&opened, std::fs::Permissions::from_mode(mode))
 }
 
 /// Connects over TCP. Tries each address of the name for at most `patience`.

@@ -12,6 +12,7 @@
 //! [`MemUnmap`]: paragpu_protocol::table::MemUnmap
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops::Range;
 
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 
@@ -73,6 +74,8 @@ pub enum Allocation {
 #[derive(Debug)]
 pub struct Arena {
     base: u64,
+    /// Ranges of the program's own memory.
+    holes: Vec<Range<u64>>,
     /// Unmapped address space.
     space: Ranges,
     /// Ranges unmapped last, newest at the end.
@@ -92,13 +95,19 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An empty arena at `base`.
+    /// An empty arena at `base`. The program has `holes` in it, which begin and end at multiples
+    /// of [`CHUNK`] and do not overlap.
     #[must_use]
-    pub fn new(base: u64) -> Self {
+    pub fn new(base: u64, holes: &[Range<u64>]) -> Self {
         let mut space = Ranges::new(0);
         space.give(base, BLOCKS);
+        for hole in holes {
+            let end = hole.end.min(base + BLOCKS);
+            space.take_at(hole.start, end.saturating_sub(hole.start));
+        }
         Self {
             base,
+            holes: holes.to_vec(),
             space,
             recent: Vec::new(),
             small: Ranges::new(CHUNK),
@@ -112,10 +121,11 @@ impl Arena {
         }
     }
 
-    /// Whether `address` lies in this arena, allocated or not.
+    /// Whether `address` lies in this arena, allocated or not, and not in a hole.
     #[must_use]
     pub fn spans(&self, address: u64) -> bool {
         (self.base..self.base + DEVICE_STRIDE).contains(&address)
+            && !self.holes.iter().any(|hole| hole.contains(&address))
     }
 
     /// A block of `size` bytes (1 to [`SMALL`]) in a mapped chunk, if one has room. It
@@ -377,7 +387,7 @@ mod tests {
     impl Model {
         fn new() -> Self {
             Self {
-                arena: Arena::new(BASE),
+                arena: Arena::new(BASE, &[]),
                 mapped: BTreeSet::new(),
             }
         }

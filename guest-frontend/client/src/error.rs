@@ -102,7 +102,8 @@ pub enum Error {
         "cannot reserve the address range {address:#x} for device memory; {}",
         match source.kind() {
             std::io::ErrorKind::AlreadyExists =>
-                "something in this process has it already, such as a second copy of paragpu (dlmopen)",
+                "something in this process has most of it already, such as a second copy of paragpu \
+                 (dlmopen) or a heap of Java's ZGC above 48 GiB (-Xmx)",
             _ => "is the address space limited (ulimit -v)?",
         }
     )]

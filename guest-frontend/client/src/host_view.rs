@@ -16,7 +16,8 @@ use crate::error::Result;
 use crate::progress::Progress;
 use crate::shadow::{Region, Shadows};
 use crate::stream::Streams;
-use crate::sys::memory::{Pages, Reservation};
+use crate::sys::memory::Pages;
+use crate::sys::reservation::Reservation;
 
 /// The views of all sessions: first address to bytes.
 static SEEN: RwLock<BTreeMap<u64, u64>> = RwLock::new(BTreeMap::new());

@@ -17,7 +17,6 @@
 )]
 
 mod access;
-mod alone;
 mod arena;
 mod at_exit;
 mod callback;

@@ -28,7 +28,8 @@ use crate::memory::DeviceMemory;
 use crate::objects::stream::Stream;
 use crate::shadow::{DeviceContents as _, ManagedRange, ManagedRanges, watcher};
 use crate::stream::Streams;
-use crate::sys::memory::{PAGE, Pages, Reservation};
+use crate::sys::memory::{PAGE, Pages};
+use crate::sys::reservation::Reservation;
 use crate::sys::userfault::{Userfault, Watch};
 
 /// Whether managed memory can migrate in this process: the kernel lets it handle the page

@@ -20,7 +20,8 @@ use crate::error::Result;
 use crate::objects::managed_variable::{ManagedVariable, PageRun};
 use crate::progress::Progress;
 use crate::shadow::{Region, Shadows};
-use crate::sys::memory::{Pages, Reservation};
+use crate::sys::memory::Pages;
+use crate::sys::reservation::Reservation;
 
 const PAGE: u64 = 4096;
 

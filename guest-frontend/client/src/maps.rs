@@ -22,8 +22,8 @@ pub(crate) struct Mapped {
 impl Mapped {
     /// Parses a line.
     fn parse(line: &str) -> Option<Self> {
-        let mut words = line.splitn(6, ' ');
-        let (from, to) = words.next()?.split_once('-')?;
+        let (from, to) = addresses(line)?;
+        let mut words = line.splitn(6, ' ').skip(1);
         let protection = words.next()?.to_owned();
         let offset = words.next()?;
         let (major, minor) = words.next()?.split_once(':')?;
@@ -31,8 +31,8 @@ impl Mapped {
         // Padded with blanks. The path may contain blanks itself.
         let name = words.next().unwrap_or_default().trim_start_matches(' ');
         Some(Self {
-            from: u64::from_str_radix(from, 16).ok()?,
-            to: u64::from_str_radix(to, 16).ok()?,
+            from,
+            to,
             protection,
             offset: u64::from_str_radix(offset, 16).ok()?,
             device: (
@@ -59,12 +59,53 @@ impl Mapped {
 pub(crate) fn overlapping(address: u64, length: u64) -> Option<Vec<Mapped>> {
     let end = address.checked_add(length)?;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let parsed = maps.lines().filter_map(Mapped::parse);
+    // A program may have tens of thousands. Only the lines of the range are parsed.
+    let overlaps =
+        |line: &&str| addresses(line).is_some_and(|(from, to)| from < end && to > address);
     Some(
-        parsed
-            .filter(|mapped| mapped.from < end && mapped.to > address)
+        maps.lines()
+            .filter(overlaps)
+            .filter_map(Mapped::parse)
             .collect(),
     )
+}
+
+/// The first address of a line's mapping, and the one after its last byte.
+fn addresses(line: &str) -> Option<(u64, u64)> {
+    let (from, to) = line.split_once(' ')?.0.split_once('-')?;
+    Some((
+        u64::from_str_radix(from, 16).ok()?,
+        u64::from_str_radix(to, 16).ok()?,
+    ))
+}
+
+/// What the program may do with all of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Part of it is not mapped, or cannot be read.
+    None,
+    /// Part of it cannot be written.
+    Read,
+    /// Neither.
+    ReadWrite,
+}
+
+/// What the program may do with all of a range; `None` if the mappings cannot be read.
+pub(crate) fn access(address: u64, length: u64) -> Option<Access> {
+    Some(access_of(&overlapping(address, length)?, address, length))
+}
+
+fn access_of(mappings: &[Mapped], address: u64, length: u64) -> Access {
+    let all = |rights: &str| {
+        mappings
+            .iter()
+            .all(|mapped| mapped.protection.starts_with(rights))
+    };
+    match cover(mappings, address, length) {
+        true if all("rw") => Access::ReadWrite,
+        true if all("r") => Access::Read,
+        _ => Access::None,
+    }
 }
 
 /// Whether the mappings cover the range without a gap.
@@ -103,6 +144,27 @@ mod tests {
         ] {
             assert_eq!(Mapped::parse(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn access_is_that_of_the_whole_range() {
+        let lines = [
+            "1000-2000 rw-p 0 00:00 0",
+            "2000-3000 r--p 0 00:00 0",
+            "3000-4000 ---p 0 00:00 0",
+        ];
+        let mappings = lines.map(|line| Mapped::parse(line).unwrap());
+        let of = |count: usize, length| access_of(&mappings[..count], 0x1000, length);
+        assert_eq!(of(1, 0x1000), Access::ReadWrite);
+        assert_eq!(of(2, 0x1800), Access::Read);
+        assert_eq!(of(3, 0x2800), Access::None);
+        // Nothing is mapped behind them.
+        assert_eq!(of(2, 0x2800), Access::None);
+        assert_eq!(of(0, 1), Access::None);
+        let here = 0_u64;
+        let address = (&raw const here).addr() as u64;
+        assert_eq!(access(address, 8), Some(Access::ReadWrite));
+        assert_eq!(access(4096, 1), Some(Access::None));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Device memory (CUDA Driver API, Memory Management).
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use paragpu_protocol::handle::DeviceAddress;
-use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{MemGetInfo, MemMap};
 use paragpu_protocol::types::MemoryInfo;
@@ -87,10 +87,16 @@ enum Effort {
 }
 
 impl DeviceMemory {
-    pub(crate) fn new(link: Arc<Link>, streams: Arc<Streams>, regions: &Regions) -> Self {
+    /// The memory of the device whose arena begins at `arena` and has these `holes`.
+    pub(crate) fn new(
+        link: Arc<Link>,
+        streams: Arc<Streams>,
+        arena: u64,
+        holes: &[Range<u64>],
+    ) -> Self {
         Self {
             streams,
-            arena: RwLock::new(Arena::new(regions.arena)),
+            arena: RwLock::new(Arena::new(arena, holes)),
             growing: Mutex::new(()),
             globals: RwLock::new(BTreeMap::new()),
             maps: RwLock::default(),

@@ -5,6 +5,7 @@ use std::thread::Builder;
 use paragpu_protocol::status::Status;
 
 use crate::error::Result;
+use crate::sys::uncancelled::{Uncancelled, processors};
 
 /// Memory of at least this size is worth several threads.
 const PARALLEL: usize = 8 << 20;
@@ -23,6 +24,8 @@ pub(crate) fn in_parts(
     if parts == 1 {
         return process(0, 1);
     }
+    // Waits for the threads in pthread_join(3).
+    let _uncancelled = Uncancelled::begin();
     on_threads(parts, &process, |_| Builder::new())
 }
 
@@ -59,8 +62,7 @@ fn helpers(size: usize) -> usize {
     if size < PARALLEL {
         return 0;
     }
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    (processors / 4).min(3)
+    (processors() / 4).min(3)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use paragpu_communicator::Connection;
 use paragpu_config::Level;
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::handshake::Welcome;
-use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
+use paragpu_protocol::layout::Regions;
 use paragpu_protocol::table::Ping;
 
 use crate::access::Access;
@@ -52,8 +52,8 @@ use crate::progress::Progress;
 use crate::shadow::Shadows;
 use crate::snapshot::Snapshot;
 use crate::stream::Streams;
-use crate::sys::memory::Reservation;
 use crate::sys::process;
+use crate::sys::reservation::Reservation;
 use crate::texture::Textures;
 use crate::virtual_memory::VirtualMemory;
 use crate::window::PinnedWindow;
@@ -134,11 +134,10 @@ impl Session {
     ) -> Result<Arc<Self>, Error> {
         process::watch_forks();
         let regions = Regions::of(ordinal).ok_or(Error::NoDevice(ordinal))?;
-        let arena =
-            Reservation::new(regions.arena, DEVICE_STRIDE).map_err(|source| Error::Reserve {
-                address: regions.arena,
-                source,
-            })?;
+        let arena = Reservation::new(regions.arena).map_err(|source| Error::Reserve {
+            address: regions.arena,
+            source,
+        })?;
         let arena = Arc::new(arena);
         let window = connection.window.clone();
         let pinner = connection.pinner.clone();
@@ -187,7 +186,8 @@ impl Session {
         let memory = Arc::new(DeviceMemory::new(
             Arc::clone(&link),
             Arc::clone(&streams),
-            &regions,
+            regions.arena,
+            arena.holes(),
         ));
         let access = Arc::new(Access::new(
             Arc::clone(&memory),

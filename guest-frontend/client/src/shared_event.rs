@@ -20,6 +20,7 @@ use crate::objects::words::Words;
 use crate::shared_memory::{HANDLE, Kind, SharedName};
 use crate::sys::memory::HostRows;
 use crate::sys::shared_page::SharedPage;
+use crate::sys::uncancelled::Uncancelled;
 
 /// First and longest pause between two reads of a word.
 const SHORT: Duration = Duration::from_micros(20);
@@ -133,6 +134,7 @@ impl Session {
     }
 
     pub(crate) fn synchronize_shared(&self, shared: &SharedEvent) -> Result<()> {
+        let _uncancelled = Uncancelled::begin();
         let mut pause = SHORT;
         loop {
             match self.query_shared(shared) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use paragpu_abi::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING};
-use paragpu_communicator::Window;
+use paragpu_communicator::{CachePadded, Window};
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::handle::{EventHandle, GreenHandle, StreamHandle};
 use paragpu_protocol::status::Status;
@@ -16,7 +16,6 @@ use paragpu_protocol::table::{
 };
 use parking_lot::Mutex;
 
-use crate::alone::Alone;
 use crate::connection::Link;
 use crate::copy_order::CopyOrder;
 use crate::error::Result;
@@ -50,7 +49,7 @@ pub struct Streams {
     legacy: Arc<Stream>,
     /// Position of the last kernel or host function in a blocking stream, for which the
     /// legacy default stream waits.
-    running: Alone<AtomicU64>,
+    running: CachePadded<AtomicU64>,
     /// Progress of all streams.
     progress: Arc<Progress>,
     /// Position of the last work in a non-blocking stream.
@@ -113,7 +112,7 @@ impl Streams {
             handles,
             shadows,
             session,
-            running: Alone::default(),
+            running: CachePadded::default(),
             progress,
             unordered: Progress::default(),
             orphans: Progress::default(),
@@ -128,7 +127,7 @@ impl Streams {
 
     /// Whether the device uses some of the program's memory through shadows.
     pub(crate) fn have_shadows(&self) -> bool {
-        !self.shadows.are_none()
+        self.shadows.are_of_program()
     }
 
     /// The legacy default stream.

@@ -310,3 +310,42 @@ fn a_view_ends_with_its_map_whoever_has_access() {
     assert_eq!(worker.count("MemMap"), worker.count("MemUnmap"));
     assert_eq!(worker.count("MemAlias"), worker.count("MemAliasEnd"));
 }
+
+#[test]
+fn only_memory_that_the_program_has_is_registered() {
+    const PAGE: usize = 4096;
+    const READ_ONLY: u32 = 8;
+    let Some((_worker, session)) = start(0) else {
+        return;
+    };
+    let (own, rights) = (
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        libc::PROT_READ | libc::PROT_WRITE,
+    );
+    // SAFETY: new pages, of which the second becomes read-only and the third is unmapped.
+    let pages = unsafe {
+        let pages = libc::mmap(std::ptr::null_mut(), 3 * PAGE, rights, own, -1, 0);
+        assert_ne!(pages, libc::MAP_FAILED);
+        assert_eq!(
+            libc::mprotect(pages.byte_add(PAGE), PAGE, libc::PROT_READ),
+            0
+        );
+        assert_eq!(libc::munmap(pages.byte_add(2 * PAGE), PAGE), 0);
+        pages
+    };
+    let register = |page: usize, size: usize, flags: u32| {
+        // SAFETY: the library reads only what it registers.
+        let memory = unsafe { HostSlice::new(pages.byte_add(page * PAGE), size) };
+        session.host().register(memory, flags)
+    };
+    let refused = Err(Status::INVALID_VALUE);
+    assert_eq!(register(2, PAGE, 0), refused);
+    assert_eq!(register(1, PAGE + 1, READ_ONLY), refused);
+    assert_eq!(register(0, PAGE + 1, 0), refused);
+    assert_eq!(register(1, PAGE, READ_ONLY), Ok(()));
+    assert_eq!(register(0, PAGE, 0), Ok(()));
+    for page in [0, 1] {
+        let address = pages as u64 + (page * PAGE) as u64;
+        assert_eq!(session.host().unregister(address), Ok(()));
+    }
+}

@@ -208,7 +208,7 @@ pub enum Command {
         /// for at most 10 minutes.
         #[arg(long, conflicts_with = "every")]
         end: bool,
-        /// Repeat at this interval, such as 30s, 10m or 2h, until the session ends
+        /// Repeat at this interval, such as 30s, 10m, 2h or 1d, until the session ends
         /// or moves. A failed checkpoint leaves the last good one, and `paragpu
         /// list` reports it. `off` ends the schedule.
         #[arg(long, value_name = "TIME", value_parser = interval)]

@@ -1,6 +1,6 @@
 //! Makes an authority and certificates of it: for hosts, and for VMs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use paragpu_communicator_secure::Identity;
@@ -13,7 +13,8 @@ use crate::error::{Error, print};
 pub fn make(order: &Certificate) -> Result<(), Error> {
     let until = SystemTime::now() + Duration::from_secs(order.valid);
     let authority = match order.renew {
-        true => Authority::open(&order.directory)?.renewing(),
+        // A new authority would have nothing to renew.
+        true => Authority::load(&absolute(&order.directory)?)?.renewing(),
         false => Authority::open(&order.directory)?,
     };
     let Some(vm) = &order.vm else {
@@ -32,6 +33,14 @@ pub fn make(order: &Certificate) -> Result<(), Error> {
         expires: expires.as_secs(),
     })?;
     print(format!("[tcp]\n{}", files(&issued)))
+}
+
+/// The path as the printed lines name it.
+fn absolute(directory: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(directory).map_err(|source| Error::Read {
+        path: directory.to_owned(),
+        source,
+    })
 }
 
 /// As the section of a configuration names them.

@@ -95,18 +95,25 @@ fn of_host(host: &Host) -> Vec<Files<'_>> {
     ]
 }
 
-/// The problem of a certificate that is configured. Returns the first of its files that this
-/// user may not read, which says nothing about the user that it is for.
-fn problem(files: Files<'_>) -> Result<Option<&Path>, CertificateError> {
-    if files.ca.as_os_str().is_empty() {
-        return Ok(None);
-    }
+/// The first of a certificate's files that this user may not read, which says nothing about the
+/// user that it is for.
+pub fn unreadable<'a>(files: &Files<'a>) -> Option<&'a Path> {
     let closed = |path: &&Path| {
         let opened = std::fs::File::open(path);
         opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
     };
-    let mut all = [files.ca, files.certificate, files.key].into_iter();
-    match all.find(closed) {
+    [files.ca, files.certificate, files.key]
+        .into_iter()
+        .find(closed)
+}
+
+/// The problem of a certificate that is configured. Returns the first of its files that this
+/// user may not read.
+fn problem(files: Files<'_>) -> Result<Option<&Path>, CertificateError> {
+    if files.ca.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    match unreadable(&files) {
         Some(path) => Ok(Some(path)),
         None => Credentials::load(files, KeyLifetime::Replaceable).map(|_| None),
     }

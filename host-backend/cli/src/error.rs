@@ -31,9 +31,9 @@ pub enum Error {
     },
     /// The daemon accepts no connection or answers no request.
     #[error(
-        "paragpud ({}) does not answer within {} s: is it stopped (ps -C paragpud shows T), or is \
-         the host overloaded? Its log (journalctl -u paragpud) may tell; sessions survive its \
-         restart",
+        "paragpud ({}) does not answer within {} s: is it stopped (ps -C paragpud shows T, and \
+         kill -CONT continues it), or is the host overloaded? Its log (journalctl -u paragpud) \
+         may tell. Sessions run on meanwhile; a restart ends them",
         path.display(),
         paragpu_control::admin::PATIENCE.as_secs()
     )]

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod certificate;
+mod completions;
 mod config;
 mod control;
 mod doctor;
@@ -207,11 +208,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         } => libvirt::hook(domain, operation)?,
         Command::Status { output } => sessions::status(&arguments.connect()?, *output)?,
         Command::Config { command } => return config::run(command),
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Arguments::command(), "paragpu", &mut script);
-            error::print(&script)?;
-        }
+        Command::Completions { shell } => completions::write(*shell)?,
         Command::Man { directory } => man::write(directory)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -1,7 +1,8 @@
 //! Leases of a pool: taken, held, moved.
 
 use std::ffi::OsStr;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::fs::Permissions;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,6 +15,7 @@ use paragpu_pool::proxy::Entry;
 use paragpu_pool::rebalance::{self, Goal};
 use paragpu_pool::slurm::{self, Slurm};
 use paragpu_pool::{LeaseRequest, Pool, Static, agent};
+use tempfile::TempDir;
 
 use crate::error::{Error, print};
 use crate::redirect;
@@ -167,8 +169,8 @@ pub fn run(
     arguments: &[std::ffi::OsString],
 ) -> Result<ExitCode, Error> {
     let command = redirect::command(libraries, program, arguments)?;
-    let directory = Private::new()?;
-    let options = options(lease, directory.path.clone(), None)?;
+    let directory = private()?;
+    let options = options(lease, directory.path().to_owned(), None)?;
     Ok(ExitCode::from(holder::run(
         engine.pool(),
         options,
@@ -200,8 +202,8 @@ pub fn attach(
             )));
         }
     };
-    let directory = Private::new()?;
-    let options = options(lease, directory.path.clone(), Some(entry))?;
+    let directory = private()?;
+    let options = options(lease, directory.path().to_owned(), Some(entry))?;
     let mut lives = || match life.lasts(&connection) {
         Ok(lasts) => lasts,
         // libvirt's daemon may be restarting: its domains run on.
@@ -289,29 +291,35 @@ pub fn rebalance(options: &RebalanceOptions) -> Result<(), Error> {
     }
 }
 
-/// A directory that only this user can access, removed on drop.
-#[derive(Debug)]
-struct Private {
-    path: PathBuf,
+/// A directory that only this user can access, removed on drop. Its name cannot be guessed, so
+/// that no other user of the directory for temporary files can take it before. One that a killed
+/// process has left is harmless: its lease has ended.
+fn private() -> Result<TempDir, Error> {
+    let parent = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let parent = parent.filter(|path| path.is_dir());
+    let parent = parent.unwrap_or_else(std::env::temp_dir);
+    let made = tempfile::Builder::new()
+        .prefix("paragpu-lease-")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir_in(&parent);
+    made.map_err(|source| Error::Write {
+        path: parent,
+        source,
+    })
 }
 
-impl Private {
-    fn new() -> Result<Self, Error> {
-        let parent = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        let parent = parent.filter(|path| path.is_dir());
-        let parent = parent.unwrap_or_else(std::env::temp_dir);
-        let path = parent.join(format!("paragpu-lease-{}", std::process::id()));
-        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
-        match made {
-            Ok(()) => Ok(Self { path }),
-            Err(source) => Err(Error::Write { path, source }),
-        }
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Drop for Private {
-    fn drop(&mut self) {
-        // Leftovers are harmless: the lease has ended.
-        let _ = std::fs::remove_dir_all(&self.path);
+    #[test]
+    fn leases_of_one_process_have_directories_of_their_own() {
+        let (one, other) = (private().unwrap(), private().unwrap());
+        assert_ne!(one.path(), other.path());
+        let mode = one.path().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let path = one.path().to_owned();
+        drop(one);
+        assert!(!path.exists());
     }
 }

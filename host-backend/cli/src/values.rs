@@ -1,8 +1,10 @@
 //! Values of arguments that clap does not parse.
 
-/// Parses `30s`, `10m`, `2h` into seconds, and `off` into 0.
+use paragpu_control::admin::MAX_EVERY;
+
+/// Parses `30s`, `10m`, `2h`, `1d` into seconds, and `off` into 0.
 pub(crate) fn interval(text: &str) -> Result<u64, String> {
-    let advice = || "expected a time such as 30s, 10m or 2h, or off".to_owned();
+    let advice = || "expected a time such as 30s, 10m, 2h or 1d, or off".to_owned();
     if text == "off" {
         return Ok(0);
     }
@@ -14,12 +16,13 @@ pub(crate) fn interval(text: &str) -> Result<u64, String> {
         "s" => 1,
         "m" => 60,
         "h" => 3600,
+        "d" => 86_400,
         _ => return Err(advice()),
     };
     let count: u64 = count.parse().map_err(|_| advice())?;
     match count.checked_mul(unit) {
-        Some(seconds @ 1..=31_536_000) => Ok(seconds),
-        _ => Err("expected at least 1s and at most a year".into()),
+        Some(seconds @ 1..=MAX_EVERY) => Ok(seconds),
+        _ => Err("expected at least 1s and at most 30d".into()),
     }
 }
 
@@ -39,6 +42,15 @@ pub(crate) fn pause(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interval_is_at_most_what_the_daemon_takes() {
+        let good = ["30s", "10m", "2h", "1d", "30d", "off"].map(interval);
+        assert_eq!(good, [30, 600, 7200, 86_400, MAX_EVERY, 0].map(Ok));
+        for wrong in ["", "30", "0s", "31d", "721h", "-1s", "1.5h", "1w"] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_pause_is_milliseconds_or_seconds() {

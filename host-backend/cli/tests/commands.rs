@@ -430,6 +430,18 @@ fn certificates_are_of_one_authority_and_never_replaced() {
     let [new, same] = files();
     assert!(old != new && key == same);
     assert!(!of_vm(&["web3", "--renew"]).status.success(), "no key");
+    // No authority is made to renew a certificate of it.
+    let elsewhere = directory.path().join("misspelt");
+    let renew = ["certificate", elsewhere.to_str().unwrap(), "x", "--renew"];
+    assert!(!paragpu(directory.path(), &renew).status.success());
+    assert!(!elsewhere.exists());
+    // A call that was interrupted after it had written the authority's key.
+    let begun = directory.path().join("begun");
+    std::fs::create_dir(&begun).unwrap();
+    std::fs::copy(directory.path().join("ca.key"), begun.join("ca.key")).unwrap();
+    let again = ["certificate", begun.to_str().unwrap(), "gpu1.example"];
+    let again = paragpu(directory.path(), &again);
+    assert!(again.status.success(), "{}", text(&again.stderr));
     // Limits are a VM's.
     for limit in ["--memory=8GiB", "--sessions=2"] {
         let host = ["certificate", vm[1], "gpu2.example", limit];
@@ -696,7 +708,11 @@ fn completions_and_manual_pages_are_made() {
     let directory = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {
         let script = paragpu(directory.path(), &["completions", shell]);
-        assert!(text(&script.stdout).contains("doctor"), "{shell}");
+        let script = text(&script.stdout);
+        assert!(script.contains("doctor"), "{shell}");
+        for hidden in ["libvirt-hook", "agent"] {
+            assert!(!script.contains(hidden), "{shell}: {hidden}");
+        }
     }
     let pages = directory.path().join("man");
     assert!(

@@ -2,7 +2,9 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 fn paragpu() -> Command {
@@ -67,6 +69,57 @@ fn certificates_that_do_not_exist_are_no_good_configuration() {
         let expected = format!("{side}: tcp.ca = /nowhere/ca.pem cannot be used: ");
         assert!(said.starts_with(&expected), "{said}");
     }
+}
+
+#[test]
+fn certificates_of_another_user_are_not_found_bad() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let close = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let mut make = paragpu();
+    let made = make.arg("certificate").arg(directory.path()).arg("gpu1");
+    let made = made.output().unwrap();
+    std::fs::write(file("host.toml"), &made.stdout).unwrap();
+    close(directory.path(), 0o755);
+    close(&file("gpu1.key"), 0o000);
+    let mut doctor = paragpu();
+    doctor
+        .env("PARAGPU_HOST_CONFIG", file("host.toml"))
+        .args(["doctor", "--side", "host"]);
+    if std::fs::metadata(directory.path()).unwrap().uid() == 0 {
+        // Root may read it all the same.
+        doctor.uid(65534).gid(65534);
+    }
+    let said = match doctor.output() {
+        Ok(output) => text(&output.stdout),
+        Err(error) => {
+            println!("skipped: certificates_of_another_user_are_not_found_bad: {error}");
+            return;
+        }
+    };
+    let line = said.lines().find(|line| line.contains("migration  "));
+    let line = line.unwrap_or_else(|| panic!("{said}"));
+    assert!(
+        line.trim_start().starts_with("note") && line.contains("not checked"),
+        "{said}"
+    );
+}
+
+#[test]
+fn no_incomplete_certificate_is_left_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    // Every write fails, as on a full disk.
+    let full = "trap '' XFSZ; ulimit -f 0; exec \"$0\" certificate \"$1\" gpu1";
+    let mut command = Command::new("sh");
+    let command = command.args(["-c", full, env!("CARGO_BIN_EXE_paragpu")]);
+    let failed = command.arg(directory.path()).output().unwrap();
+    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed.stderr));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    let mut again = paragpu();
+    let again = again.arg("certificate").arg(directory.path()).arg("gpu1");
+    assert!(again.status().unwrap().success());
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod operations;
 mod order;
 mod orders;
 mod placing;
+mod queries;
 mod reload;
 mod restores;
 mod schedules;

@@ -36,7 +36,10 @@ pub enum Error {
     )]
     NoVsock(u32),
     /// `daemon.group` names no group.
-    #[error("there is no group {0:?} on this host")]
+    #[error(
+        "there is no group {0:?} in /etc/group: give the number of one that is kept elsewhere \
+         (getent group)"
+    )]
     Group(String),
     /// A file of `migration` or `tcp` in host.toml cannot be used.
     #[error(transparent)]

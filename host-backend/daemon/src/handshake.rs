@@ -552,7 +552,8 @@ impl Guest {
             let own = rustix::net::getsockname(&self.socket)
                 .ok()
                 .and_then(|own| SocketAddr::try_from(own).ok());
-            all.set_ip(own.map_or(Ipv4Addr::LOCALHOST.into(), |own| own.ip()));
+            let own = own.map_or(Ipv4Addr::LOCALHOST.into(), |own| own.ip());
+            all.set_ip(own.to_canonical());
             address = all.to_string();
         }
         let payload = encode_all(&Move {

@@ -18,6 +18,7 @@ use crate::slots::Slots;
 use paragpu_communicator_secure::Credentials;
 use paragpu_communicator_stream::handshake::send_frame;
 use paragpu_communicator_stream::relay::{Broken, relay, relay_known};
+use paragpu_communicator_stream::sockets::connect_at_once;
 use paragpu_protocol::codec::encode_all;
 use paragpu_protocol::handshake::{ARRIVE, Arrive};
 use parking_lot::Mutex;
@@ -156,7 +157,8 @@ impl Links {
     /// One sentence.
     pub fn open(&self, place: &Destination, tls: Option<&Credentials>) -> Result<OwnedFd, String> {
         match place {
-            Destination::Socket(path) => connect_unix(path)
+            // A daemon with a full backlog counts as missing.
+            Destination::Socket(path) => connect_at_once(path)
                 .map_err(|error| format!("no paragpud answers at {place}: {error}")),
             Destination::Host { name, port } => {
                 let Some(tls) = tls else {
@@ -280,15 +282,6 @@ fn why(place: &str, error: &Broken) -> String {
              set, and no firewall between?"
         ),
     }
-}
-
-/// Connects without waiting: a daemon with a full backlog counts as missing.
-fn connect_unix(path: &std::path::Path) -> std::io::Result<OwnedFd> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
 }
 
 fn connect_tcp(name: &str, port: u16) -> std::io::Result<TcpStream> {

@@ -2,13 +2,14 @@
 #![forbid(unsafe_code)]
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use paragpu_communicator_stream::sockets::{connect_at_once, set_access};
 use paragpu_config::VmSocket;
 use paragpu_control::peer;
 use vsock::{VMADDR_CID_ANY, VsockListener};
@@ -150,11 +151,7 @@ impl Listener {
         socket
             .set_nonblocking(true)
             .map_err(Error::system(failed()))?;
-        if let Some(group) = group {
-            std::os::unix::fs::chown(path, None, Some(group)).map_err(Error::system(failed()))?;
-        }
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-            .map_err(Error::system(failed()))?;
+        set_access(path, group, mode).map_err(Error::system(failed()))?;
         let inode = std::fs::symlink_metadata(path)
             .map_err(Error::system(failed()))?
             .ino();
@@ -209,7 +206,7 @@ impl Listener {
             }),
             Self::Tcp(socket) => socket
                 .accept()
-                .map(|(stream, address)| (OwnedFd::from(stream), Peer::Remote(address))),
+                .map(|(stream, from)| (OwnedFd::from(stream), Peer::Remote(canonical(from)))),
             Self::Vsock(socket) => socket
                 .accept()
                 .map(|(stream, address)| (OwnedFd::from(stream), Peer::Cid(address.cid()))),
@@ -301,12 +298,25 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
         }
         Ok(_) => {}
     }
-    match UnixStream::connect(path) {
+    match connect_at_once(path) {
         Ok(_) => Err(Error::Running(path.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(Error::Running(path.to_owned()))
+        }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(Error::system(failed()))
         }
         Err(error) => Err(Error::system(failed())(error)),
+    }
+}
+
+/// An address as the peer names it. A socket for both IPv6 and IPv4 has another form of IPv4
+/// addresses, to which limits of the configuration would not apply.
+#[must_use]
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address,
     }
 }
 
@@ -333,4 +343,18 @@ pub fn group(name: &str) -> Result<Option<u32>, Error> {
         .next()
         .map(Some)
         .ok_or_else(|| Error::Group(name.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_one_form() {
+        let of = |text: &str| canonical(text.parse().unwrap()).to_string();
+        assert_eq!(of("[::ffff:10.0.0.1]:7"), "10.0.0.1:7");
+        for same in ["10.0.0.1:7", "[fe80::1%3]:7", "[::1]:7"] {
+            assert_eq!(of(same), same);
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! `paragpud`, the daemon of a GPU host.
 #![forbid(unsafe_code)]
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
@@ -43,7 +44,8 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
     let log = logging::start(host.log.level);
     let mut broker = Broker::new(host, log, arguments.clone(), users)?;
     if arguments.print_addresses {
-        println!("{}", broker.addresses());
+        let mut output = std::io::stdout().lock();
+        writeln!(output, "{}", broker.addresses()).map_err(Error::system("print the addresses"))?;
     }
     broker.run()
 }

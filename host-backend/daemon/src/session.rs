@@ -41,6 +41,9 @@ pub struct Session {
     /// For a copy that no program has claimed: the secret with which one does, which is the
     /// token of the session in the file. Otherwise zeros.
     pub claim: [u8; 16],
+    /// For a session without a token that moves between GPUs of this host: what identifies it at
+    /// both. No guest knows it. Otherwise zeros.
+    pub mark: [u8; 16],
     /// Key of its worker.
     pub worker: u64,
     /// It is arriving from another worker, and not complete.
@@ -69,6 +72,16 @@ pub fn since_boot() -> Duration {
 }
 
 impl Session {
+    /// What identifies it in a move: its token, or its mark if it has none.
+    #[must_use]
+    pub fn identity(&self) -> [u8; 16] {
+        if self.token == [0; 16] {
+            self.mark
+        } else {
+            self.token
+        }
+    }
+
     /// The session as listings show it.
     #[must_use]
     pub fn info(

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Daemon, until_workers};
-use paragpu_control::admin::Request;
+use paragpu_control::admin::{Request, Response};
 
 #[test]
 fn sigterm_ends_everything() {
@@ -49,6 +49,16 @@ fn sessions_survive_a_daemon_that_is_killed() {
     let third = daemon.guest();
     assert_eq!(third.welcome.session, 3);
     second.ping();
+
+    // A share would have no effect.
+    let share = daemon.ask(&Request::Share {
+        session: Some(first.welcome.session),
+        vm: None,
+        weight: Some(5),
+        cap: None,
+        priority: None,
+    });
+    assert!(matches!(share, Response::Error { .. }), "{share:?}");
 
     // The new daemon sees the first session end and can end the second.
     drop(second);

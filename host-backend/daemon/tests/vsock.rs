@@ -4,7 +4,7 @@
 mod common;
 
 use std::io::Write as _;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
 use common::{Daemon, frame, read_frame, refusal, send_hello};
@@ -79,6 +79,28 @@ fn a_vm_is_offered_neither_shared_memory_nor_channels() {
     stream.write_all(&frame(ATTACH, &attach)).unwrap();
     assert!(refusal(&stream).contains("socket for them"));
     assert!(daemon.sessions().is_empty());
+}
+
+#[test]
+fn a_vm_whose_socket_is_taken_keeps_no_other_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(path("file.vsock_1"), "").unwrap();
+    // A process that accepts nothing, with as many connections as may wait for it.
+    let taken = UnixListener::bind(path("full.vsock_1")).unwrap();
+    rustix::net::listen(&taken, 0).unwrap();
+    let _waits = UnixStream::connect(path("full.vsock_1")).unwrap();
+    let arguments = ["file", "full", "free"].map(|vm| {
+        let path = path(&format!("{vm}.vsock_1"));
+        format!("--vsock-unix={}", path.display())
+    });
+    let daemon = Daemon::start(&arguments.each_ref().map(String::as_str));
+    let guest = UnixStream::connect(path("free.vsock_1")).unwrap();
+    send_hello(&guest, &Hello::new(Transport::Stream, 0, 7));
+    assert_eq!(read_frame(&guest).unwrap().0, Frame::Welcome.kind());
+    let log = daemon.log();
+    assert!(log.contains("exists and is not a socket"), "{log}");
+    assert_eq!(log.matches("cannot listen on a VM's socket").count(), 2);
 }
 
 #[test]

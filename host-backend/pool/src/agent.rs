@@ -118,7 +118,11 @@ pub fn run(options: Options) -> Result<(), Error> {
     };
     let outcome = agent.hold();
     if let Err(error) = &outcome {
-        let reason = error.to_string();
+        let reason = match error {
+            // The holder says what it is the reason of.
+            Error::NoLease(reason) => reason.clone(),
+            other => other.to_string(),
+        };
         let _ = say(&FromAgent::Over { reason });
     }
     if let (Err(Error::Alone), Some(job)) = (&outcome, job) {

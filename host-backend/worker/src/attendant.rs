@@ -31,6 +31,10 @@ use crate::turns::Turns;
 use crate::utilization::Meter;
 use crate::watch::{GRACE, Liveness, Watch, after, watch};
 
+/// How long an order waits for the session's thread, which may be in a long call of the device
+/// or wait for its guest.
+const TAKES: Duration = Duration::from_secs(60);
+
 /// Whether the daemon ended the session.
 static ENDED_BY_HOST: AtomicBool = AtomicBool::new(false);
 
@@ -255,8 +259,20 @@ impl Attendant {
     fn order(&self, order: Order) {
         if !self.orders.give(order) {
             let reason = "another order to the session is pending";
-            self.orders.report(Report::Failed(reason.into()));
+            return self.orders.report(Report::Failed(reason.into()));
         }
+        let orders = Arc::clone(&self.orders);
+        let watch = std::thread::Builder::new().name("order".into());
+        // Without the thread, the order waits for as long as the session's thread takes.
+        let _ = watch.spawn(move || {
+            if orders.withdraw_after(TAKES) {
+                let seconds = TAKES.as_secs();
+                orders.report(Report::Failed(format!(
+                    "the session did not take the order within {seconds} s: its program may be \
+                     disconnected, or in a call that waits for a long kernel, so try again later"
+                )));
+            }
+        });
     }
 
     /// Ends the process if the latest guest will not return and the session does not

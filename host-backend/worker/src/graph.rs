@@ -192,9 +192,10 @@ impl Objects {
     ) -> Outcome<()> {
         let graph = self.graphs.launchable(call.graph.0)?;
         pacing.admit(gpu)?;
-        // A device that computes on the host queues the nodes, a GPU queues the graph.
+        // A device that computes on the host queues the nodes with their parameters and
+        // dependencies, a GPU queues the graph.
         let pieces = match gpu.computes_on_host() {
-            true => graph.nodes.max(1),
+            true => graph.pieces.max(1),
             false => 1,
         };
         let stream = self.streams.for_pieces(gpu, call.stream, pieces)?;

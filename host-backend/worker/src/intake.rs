@@ -28,6 +28,9 @@ use crate::transfer::orders::Report;
 
 /// Maximum number of calls executed between two polls of the pending ones.
 pub(crate) const BATCH: usize = 64;
+/// Maximum number of frames received before the loop continues. Frames that fill no queue may
+/// arrive faster than they are taken.
+pub(crate) const FRAMES: usize = 1024;
 /// Maximum wait for room in staging memory before the loop continues.
 const STAGED: Duration = Duration::from_micros(50);
 /// If staging memory has been full for this long, calls are received anyway: the
@@ -115,9 +118,11 @@ impl Session {
             };
         }
         if header.kind == Control::Stays.kind() {
-            self.transfer
-                .orders()
-                .report(Report::Stayed(refusal_reason(payload)?));
+            let reason = refusal_reason(payload)?;
+            // A guest may say so without being asked, as often as it likes.
+            if self.replies.link.sender().take_query() {
+                self.transfer.orders().report(Report::Stayed(reason));
+            }
             return Ok(());
         }
         if header.kind >= CONTROL {
@@ -223,9 +228,13 @@ impl Session {
             return Ok(());
         }
         self.recall(receiver);
-        while self.intake.takes_early()
-            && let Some(frame) = receiver.receive(Wait::Poll)?
-        {
+        for _ in 0..FRAMES {
+            if !self.intake.takes_early() {
+                break;
+            }
+            let Some(frame) = receiver.receive(Wait::Poll)? else {
+                break;
+            };
             self.queue_or_execute(frame.header, frame.payload)?;
         }
         Ok(())

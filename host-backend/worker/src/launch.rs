@@ -12,12 +12,10 @@ use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
 use crate::session::lanes::Place;
 use crate::session::objects::Objects;
+use crate::session::queue::pieces;
 use crate::session::replies::Replies;
 use crate::session::turn::Pacing;
 use crate::statistics::Statistics;
-
-/// Bytes of parameters that count as another item of queued work.
-const PIECE: usize = 1024;
 
 impl Objects {
     pub(crate) fn launch_work<'a>(&self, call: &Launch<'a>) -> Outcome<NodeWork<'a>> {
@@ -77,9 +75,7 @@ impl Objects {
         let mut submit = || {
             let NodeWork { work, prints } = self.launch_work(call)?;
             pacing.admit(gpu)?;
-            // Parameters are kept until the kernel begins.
-            let pieces = 1 + call.parameters.0.len() / PIECE;
-            let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
+            let pieces = pieces(&work, 0);
             let stream = self.streams.for_pieces(gpu, call.stream, pieces)?;
             replies.printing.note(stream, prints);
             match pacing.is_paced() {

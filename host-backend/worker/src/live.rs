@@ -294,14 +294,9 @@ impl Live {
         self.objects.is_empty()
     }
 
-    /// The calls that recreate the session's objects, in the order in which
-    /// the objects were created; an object's changes follow its creation.
-    #[must_use]
-    pub fn replay_order(&self) -> Vec<&Recorded> {
-        self.in_order().map(|(_, _, call)| call).collect()
-    }
-
-    /// Each call with its object's name, and whether it creates the object.
+    /// The calls that recreate the session's objects, in the order in which the objects were
+    /// created; an object's changes follow its creation. Each has its object's name, and whether
+    /// it creates the object.
     pub fn in_order(&self) -> impl Iterator<Item = (Name, bool, &Recorded)> {
         let mut objects: Vec<(&Name, &Object)> = self.objects.iter().collect();
         objects.sort_unstable_by_key(|(_, object)| object.order);
@@ -353,6 +348,10 @@ mod tests {
         live.note(&call).unwrap();
     }
 
+    fn replay_order(live: &Live) -> Vec<&Recorded> {
+        live.in_order().map(|(_, _, call)| call).collect()
+    }
+
     fn create(event: u64) -> Recorded {
         Recorded::of(&EventCreate {
             event: EventHandle(event),
@@ -373,7 +372,7 @@ mod tests {
             );
         }
         assert!(live.is_empty());
-        assert!(live.replay_order().is_empty());
+        assert!(replay_order(&live).is_empty());
     }
 
     #[test]
@@ -391,8 +390,7 @@ mod tests {
                 }),
             );
         }
-        let order: Vec<_> = live
-            .replay_order()
+        let order: Vec<_> = replay_order(&live)
             .iter()
             .map(|call| (call.number, call.payload[0]))
             .collect();
@@ -422,7 +420,7 @@ mod tests {
                 );
             }
         }
-        let order = live.replay_order();
+        let order = replay_order(&live);
         assert_eq!(order.len(), 51);
         for (attribute, call) in (0..).zip(order.iter().skip(1)) {
             let expected = FuncSetAttribute {
@@ -457,7 +455,7 @@ mod tests {
                 }),
             );
         }
-        assert_eq!(live.replay_order().len(), 4);
+        assert_eq!(replay_order(&live).len(), 4);
         apply(
             &mut live,
             Recorded::of(&ModuleUnload {
@@ -465,6 +463,6 @@ mod tests {
             }),
         );
         assert_eq!(live.len(), 1);
-        assert_eq!(live.replay_order().len(), 3);
+        assert_eq!(replay_order(&live).len(), 3);
     }
 }

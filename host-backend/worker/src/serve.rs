@@ -143,23 +143,7 @@ fn standard_streams() -> std::io::Result<(Arc<Control>, Output)> {
 }
 
 fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result<(), Stop> {
-    // A driver starts its own threads and programs before this. The software GPU's
-    // threads belong to the worker.
-    let is_driver = arguments.device == DeviceKind::Cuda;
-    if !is_driver {
-        let _ = confine::begin(arguments.device, arguments.calls, arguments.apart);
-    }
-    if is_driver && let Err(error) = code_cache::reserve() {
-        tracing::warn!(%error, "compiled code is not cached");
-    }
-    if is_driver && arguments.calls == Calls::Learn {
-        confine::learn();
-    }
-    let mut warm = warm_up(arguments)?;
-    if is_driver {
-        let _ = confine::begin(arguments.device, arguments.calls, arguments.apart);
-        tracing::debug!("the GPU is open");
-    }
+    let mut warm = open_confined(arguments)?;
     let ready = FromWorker::Ready {
         pid: std::process::id(),
         gpu: gpu::facts(&warm.snapshot),
@@ -177,20 +161,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         }
         return Err(Stop::Failed(reason));
     }
-    let limit = arguments.image_cache_bytes;
-    let images = match (arguments.apart, own) {
-        (true, directory) => ImageStore::given(directory, limit),
-        (false, _) => {
-            let all = arguments.image_cache.as_deref();
-            ImageStore::of_vm(all, &assigned.identity.vm, limit)
-        }
-    };
-    if is_driver
-        && let Some(directory) = &images.directory
-        && let Err(error) = code_cache::keep_in(&directory.join("compiled"))
-    {
-        tracing::warn!(%error, "compiled code is not cached");
-    }
+    let images = images_of(&assigned.identity.vm, arguments, own);
     let own = images.directory.as_deref();
     confine::finish(arguments.device, own, arguments.apart);
     warm.device.begin();
@@ -377,6 +348,43 @@ fn guide(served: &Session, home: &Move<'_>, follows: bool) {
     }
 }
 
+/// Opens the GPU and confines the worker: first, if it is a software GPU, whose threads belong to the
+/// worker; afterwards, if a driver starts threads and programs of its own.
+fn open_confined(arguments: &Arguments) -> Result<Warm, Stop> {
+    let confine = || confine::begin(arguments.device, arguments.calls, arguments.apart);
+    if arguments.device == DeviceKind::Software {
+        let _ = confine();
+        return warm_up(arguments);
+    }
+    if let Err(error) = code_cache::reserve() {
+        tracing::warn!(%error, "compiled code is not cached");
+    }
+    if arguments.calls == Calls::Learn {
+        confine::learn();
+    }
+    let warm = warm_up(arguments)?;
+    let _ = confine();
+    tracing::debug!("the GPU is open");
+    Ok(warm)
+}
+
+/// The images of a VM, in `own` if the daemon gave the worker a directory. A driver keeps compiled
+/// code beside them.
+fn images_of(vm: &str, arguments: &Arguments, own: Option<OwnedFd>) -> ImageStore {
+    let limit = arguments.image_cache_bytes;
+    let images = match arguments.apart {
+        true => ImageStore::given(own, limit),
+        false => ImageStore::of_vm(arguments.image_cache.as_deref(), vm, limit),
+    };
+    if arguments.device == DeviceKind::Cuda
+        && let Some(directory) = &images.directory
+        && let Err(error) = code_cache::keep_in(&directory.join("compiled"))
+    {
+        tracing::warn!(%error, "compiled code is not cached");
+    }
+    images
+}
+
 /// Opens the GPU as far as possible without a session.
 fn warm_up(arguments: &Arguments) -> Result<Warm, Stop> {
     let failed = |error: paragpu_device::Error| {
@@ -441,10 +449,7 @@ fn wait_for_session(
             }
             ToWorker::End { .. } => return Ok(None),
             ToWorker::Quota { slot } => {
-                let [memory] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
-                    Stop::Failed(format!("{} descriptors came with an account", fds.len()))
-                })?;
-                let account = Account::open(memory)
+                let account = Account::open(only(fds, "an account")?)
                     .map_err(|error| Stop::Failed(format!("no account of the VM: {error}")))?;
                 *share = Share::new(Arc::new(account), slot);
             }
@@ -453,11 +458,8 @@ fn wait_for_session(
                 route,
                 follows,
             } => {
-                let [link] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
-                    Stop::Failed(format!("{} descriptors came with the session", fds.len()))
-                })?;
                 let arrival = Arrival {
-                    link,
+                    link: only(fds, "the session")?,
                     follows,
                     route,
                 };
@@ -465,10 +467,7 @@ fn wait_for_session(
                 return Ok(Some(assigned(terms, Origin::Elsewhere(worker))));
             }
             ToWorker::Restore { terms } => {
-                let [file] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
-                    Stop::Failed(format!("{} descriptors came with the session", fds.len()))
-                })?;
-                let file = EarlierHome::File(file.into());
+                let file = EarlierHome::File(only(fds, "the session")?.into());
                 return Ok(Some(assigned(terms, Origin::Elsewhere(file))));
             }
             ToWorker::Own { user } => {
@@ -484,6 +483,17 @@ fn wait_for_session(
             | ToWorker::Migrate(_) => {
                 tracing::error!("the daemon sent a message that an idle worker does not expect");
             }
+        }
+    }
+}
+
+/// The only descriptor that came with `what`.
+fn only(fds: Vec<OwnedFd>, what: &str) -> Result<OwnedFd, Stop> {
+    match <[OwnedFd; 1]>::try_from(fds) {
+        Ok([fd]) => Ok(fd),
+        Err(fds) => {
+            let reason = format!("{} descriptors came with {what}", fds.len());
+            Err(Stop::Failed(reason))
         }
     }
 }

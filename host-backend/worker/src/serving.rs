@@ -22,6 +22,8 @@ use crate::transfer::source::Source;
 
 /// Maximum wait for calls while the session moves to another worker.
 const MOVING: Duration = Duration::from_micros(50);
+/// Maximum time to look for a goodbye among the frames of a lost connection.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Maximum wait for calls between two attempts to stop the session.
 const RESTING: Duration = Duration::from_millis(10);
 
@@ -104,7 +106,11 @@ impl Session {
     /// instead, it resends the calls that are dropped here.
     fn said_goodbye(&mut self, receiver: &mut dyn Receiver) -> bool {
         self.recall(receiver);
-        while let Ok(Some(frame)) = receiver.receive(Wait::Poll) {
+        // A guest of `shm` can end the connection and still write frames.
+        let deadline = Instant::now() + FAREWELL;
+        while Instant::now() < deadline
+            && let Ok(Some(frame)) = receiver.receive(Wait::Poll)
+        {
             if frame.header.kind == Control::Goodbye.kind() {
                 return true;
             }

@@ -10,6 +10,7 @@ use crate::error::{Outcome, fail};
 use crate::session::gpu::Gpu;
 use crate::session::graph::NodeWork;
 use crate::session::objects::Objects;
+use crate::session::queue::pieces;
 
 /// Maximum number of operations per call.
 const MAX_OPERATIONS: usize = 256;
@@ -17,7 +18,9 @@ const MAX_OPERATIONS: usize = 256;
 impl Objects {
     pub(crate) fn stream_memory(&mut self, gpu: &mut Gpu, call: &StreamMemory<'_>) -> Outcome<()> {
         let NodeWork { work, .. } = self.stream_memory_work(call)?;
-        let stream = self.streams.for_work(gpu, call.stream)?;
+        let stream = self
+            .streams
+            .for_pieces(gpu, call.stream, pieces(&work, 0))?;
         Ok(gpu.submit(&work, stream)?)
     }
 

@@ -208,14 +208,18 @@ fn find<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
     rest.iter().try_fold(first, |value, part| value.get(part))
 }
 
-/// The path of a key. A name chosen by the user may contain dots.
+/// The path of a key. A name chosen by the user may contain dots, and stand in quotes as in a
+/// file.
 fn path_of<'a>(keys: &[Key], key: &'a str) -> Vec<&'a str> {
     let (section, rest) = key.split_once('.').unwrap_or((key, ""));
     let named = keys
         .iter()
         .any(|key| key.begins_with(&[section, NAME]) && key.is_named());
     match rest.rsplit_once('.') {
-        Some((name, key)) if named => vec![section, name, key],
+        Some((name, key)) if named => {
+            let inner = name.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
+            vec![section, inner.unwrap_or(name), key]
+        }
         _ if rest.is_empty() => vec![section],
         _ => vec![section, rest],
     }

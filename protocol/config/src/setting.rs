@@ -219,7 +219,10 @@ impl Address {
             return Some(Self(None));
         }
         let (host, port) = text.rsplit_once(':')?;
-        let good = !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0);
+        // No URL, for example.
+        let strange = |letter: char| letter == '/' || letter.is_whitespace();
+        let named = !host.is_empty() && !host.contains(strange);
+        let good = named && port.parse::<u16>().is_ok_and(|port| port != 0);
         good.then(|| Self(Some(text.to_owned())))
     }
 }

@@ -213,6 +213,10 @@ fn wrong_values_are_named_with_their_line() {
             "main.toml:2: `tcp.address` expects \"host:port\", not \"host\"",
         ),
         (
+            "[tcp]\naddress = 'tcp://host:1'",
+            "main.toml:2: `tcp.address` expects \"host:port\", not \"tcp://host:1\"",
+        ),
+        (
             "communicator = tcp",
             "main.toml:1: invalid boolean, expected `true`; any other word stands in quotes",
         ),
@@ -342,10 +346,14 @@ fn vms_have_tables_of_their_own() {
         "[vm.red]\nsessions = 3\nmemory = '2GiB'\n",
     );
     let mut sources = places.sources(&[]);
-    sources.arguments = vec![("vm.10.0.0.1.memory".into(), "64MiB".into())];
+    sources.arguments = vec![
+        ("vm.10.0.0.1.memory".into(), "64MiB".into()),
+        ("vm.\"10.0.0.2\".sessions".into(), "7".into()),
+    ];
     let loaded = sources.load::<Host>().unwrap();
     let host = &loaded.values;
     for (vm, memory, sessions) in [
+        ("10.0.0.2", 4 << 30, 7),
         ("red", 2 << 30, 3),
         ("uid 1000", 4 << 30, 2),
         ("10.0.0.1", 64 << 20, 9),
@@ -374,6 +382,11 @@ fn vms_have_tables_of_their_own() {
             (
                 "vm.10.0.0.1.memory".into(),
                 "\"64MiB\"".into(),
+                "command line".into()
+            ),
+            (
+                "vm.10.0.0.2.sessions".into(),
+                "7".into(),
                 "command line".into()
             ),
             ("vm.red.cid".into(), "5".into(), at("main.toml", 6)),

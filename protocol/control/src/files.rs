@@ -1,11 +1,13 @@
-//! Opens files in directories that others can write, and replaces files.
+//! Opens files in directories that others can write, creates files without names, and
+//! replaces files.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, linkat, open};
 use rustix::io::Errno;
 
 /// Opens `name` in a directory to read it: a regular file, of this process's
@@ -43,18 +45,42 @@ pub fn own_regular(file: File, name: &str) -> io::Result<File> {
     }
 }
 
+/// Creates a file without a name on the file system of a directory, to be written by its owner
+/// only. Nothing is left of it if the processes that have it open end. `None` if it cannot be
+/// created; some file systems, such as NFS, have no such files.
+#[must_use]
+pub fn unnamed(directory: &Path) -> Option<File> {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = open(directory, flags, Mode::RUSR | Mode::WUSR).ok()?;
+    Some(file.into())
+}
+
+/// Gives a file of [`unnamed`] a name in its directory, which nothing has yet.
+///
+/// # Errors
+/// Errors of the operating system.
+pub fn give_name(file: &File, path: &Path) -> io::Result<()> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+}
+
 /// Replaces a file atomically, so that it is never incomplete, even after a crash. `mode` is
-/// that of the new file, less the umask.
+/// that of the new file, less the umask. Follows no link in the directory, to which others may
+/// write, such as a VM that shares it.
 ///
 /// # Errors
 /// Errors of the operating system.
 pub fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let new = path.with_file_name(format!(".{name}.new"));
+    // One that an interrupted call or somebody else has left.
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let mut file = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(mode)
         .open(&new)?;
     file.write_all(text.as_bytes())?;
@@ -80,6 +106,43 @@ mod tests {
         }
         // Nothing is left beside it.
         assert_eq!(directory.path().read_dir().unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_has_no_name_until_it_is_given_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let mut file = unnamed(directory.path()).expect("not on NFS");
+        file.write_all(b"text").unwrap();
+        assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+        give_name(&file, &path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "text");
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let taken = give_name(&file, &path).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn what_others_put_beside_a_file_is_neither_written_nor_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::fs::write(path("other"), "of another").unwrap();
+        std::os::unix::fs::symlink(path("other"), path(".file.new")).unwrap();
+        replace(&path("file"), "text", 0o600).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(path("other")).unwrap(),
+            "of another"
+        );
+        assert!(path("file").symlink_metadata().unwrap().is_file());
+        // A file that everybody can read, or has open.
+        let left = File::create(path(".file.new")).unwrap();
+        left.set_permissions(std::fs::Permissions::from_mode(0o666))
+            .unwrap();
+        replace(&path("file"), "secret", 0o600).unwrap();
+        let mode = path("file").metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(left.metadata().unwrap().len(), 0);
     }
 
     #[test]

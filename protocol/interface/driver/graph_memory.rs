@@ -17,6 +17,7 @@ fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, place: Out<CUDA_MEM_ALLOC_NOD
 
 /// Adds a free node.
 #[since(11040)]
+#[through(graph::add(place, graph, after, count, super::graph_memory::release(address)?))]
 fn cuGraphAddMemFreeNode(
     place: *mut CUgraphNode,
     graph: CUgraph,

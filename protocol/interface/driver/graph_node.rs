@@ -3,6 +3,7 @@
 /// Adds an empty node.
 #[since(10000)]
 #[host]
+#[through(graph::add(node, graph, after, count, Work::Empty))]
 fn cuGraphAddEmptyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -13,6 +14,7 @@ fn cuGraphAddEmptyNode(
 /// Adds a kernel node.
 #[since(12000)]
 #[host]
+#[through(graph::add(node, graph, after, count, super::graph_node::kernel(given, None)?))]
 fn cuGraphAddKernelNode_v2(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -57,6 +59,7 @@ fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode);
 /// Adds a copy node.
 #[since(10000)]
 #[host]
+#[through(graph::add(node, graph, after, count, super::graph_node::copy(given, context)?))]
 fn cuGraphAddMemcpyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -78,6 +81,7 @@ fn cuGraphMemcpyNodeSetParams(node: CUgraphNode, given: In<CUDA_MEMCPY3D>);
 /// Adds a memset node.
 #[since(10000)]
 #[host]
+#[through(graph::add(node, graph, after, count, super::graph_node::fill(given, context)?))]
 fn cuGraphAddMemsetNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -100,6 +104,7 @@ fn cuGraphMemsetNodeSetParams(node: CUgraphNode, given: In<cudaMemsetParams>);
 /// Adds a host node, which calls a function of the program.
 #[since(10000)]
 #[host]
+#[through(graph::add(node, graph, after, count, super::graph_node::host(given)?))]
 fn cuGraphAddHostNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -120,6 +125,7 @@ fn cuGraphHostNodeSetParams(node: CUgraphNode, given: In<cudaHostNodeParams>);
 
 /// Adds a node that holds a copy of a graph.
 #[since(10000)]
+#[through(graph::add(node, graph, after, count, Work::Child(super::graph::find(child)?.embed()?)))]
 fn cuGraphAddChildGraphNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -137,6 +143,7 @@ fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<CUgraph>);
 #[since(11010)]
 #[host]
 #[required(event)]
+#[through(graph::add(node, graph, after, count, Work::EventRecord(super::event::marked(event)?)))]
 fn cuGraphAddEventRecordNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -161,6 +168,7 @@ fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent);
 #[since(11010)]
 #[host]
 #[required(event)]
+#[through(graph::add(node, graph, after, count, Work::EventWait(super::event::marked(event)?)))]
 fn cuGraphAddEventWaitNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -213,6 +221,7 @@ fn cuGraphNodeSetParams(node: CUgraphNode, given: Out<cudaGraphNodeParams>);
 
 /// Adds a kernel node, for programs built with CUDA 11.
 #[since(10000)]
+#[through(graph::add(node, graph, after, count, super::graph_node::kernel(&super::graph_node::second_version(given)?, None)?))]
 fn cuGraphAddKernelNode(
     node: *mut CUgraphNode,
     graph: CUgraph,

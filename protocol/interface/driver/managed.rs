@@ -16,6 +16,7 @@ fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytesize: usize, flags: c_uint);
 /// Prefetches managed memory. Its contents are kept, although CUDA permits to discard them.
 #[since(13000)]
 #[per_thread(ptsz)]
+#[through(prefetch_all(&super::managed::ranges(dptrs, sizes, count, flags, stream)?, prefetch_locs, prefetch_loc_idxs, num_prefetch_locs))]
 fn cuMemDiscardAndPrefetchBatchAsync(
     dptrs: *mut CUdeviceptr,
     sizes: *mut usize,
@@ -62,6 +63,7 @@ fn cuMemPrefetchAsync_v2(
 /// Prefetches ranges of managed memory to locations.
 #[since(13000)]
 #[per_thread(ptsz)]
+#[through(prefetch_all(&super::managed::ranges(dptrs, sizes, count, flags, stream)?, prefetch_locs, prefetch_loc_idxs, num_prefetch_locs))]
 fn cuMemPrefetchBatchAsync(
     dptrs: *mut CUdeviceptr,
     sizes: *mut usize,

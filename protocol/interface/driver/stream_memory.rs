@@ -40,6 +40,7 @@ fn cuStreamWriteValue64(stream: DefaultStream, address: CUdeviceptr, value: u64,
 /// Adds a node of memory operations.
 #[since(11070)]
 #[host]
+#[through(graph::add(place, graph, after, count, super::stream_memory::node(given)?))]
 fn cuGraphAddBatchMemOpNode(
     place: *mut CUgraphNode,
     graph: CUgraph,

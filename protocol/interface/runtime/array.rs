@@ -41,14 +41,16 @@ fn cudaGetChannelDesc(desc: Out<cudaChannelFormatDesc>, array: CUarray);
 #[direct(cuArrayGetPlane(plane, array, index))]
 fn cudaArrayGetPlane(plane: Out<CUarray>, array: CUarray, index: c_uint);
 
-#[needs(cuArrayGetMemoryRequirements)]
+#[required(needs)]
+#[direct(cuArrayGetMemoryRequirements(needs, array, number(device)?))]
 fn cudaArrayGetMemoryRequirements(
     needs: Out<cudaArrayMemoryRequirements>,
     array: CUarray,
     device: c_int,
 );
 
-#[needs(cuMipmappedArrayGetMemoryRequirements)]
+#[required(needs)]
+#[direct(cuMipmappedArrayGetMemoryRequirements(needs, array, number(device)?))]
 fn cudaMipmappedArrayGetMemoryRequirements(
     needs: Out<cudaArrayMemoryRequirements>,
     array: CUmipmappedArray,

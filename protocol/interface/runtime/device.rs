@@ -18,6 +18,8 @@ fn cudaGetDeviceFlags(flags: Out<c_uint>);
 
 fn cudaDeviceReset();
 
+#[required(value)]
+#[direct_without_context(cuDeviceGetAttribute(value, attribute, number(device)?))]
 fn cudaDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int);
 
 #[only(13)]
@@ -30,6 +32,8 @@ fn cudaChooseDevice(device: Out<c_int>, wanted: In<cudaDeviceProp>);
 
 fn cudaDeviceGetByPCIBusId(device: Out<c_int>, identifier: Text);
 
+#[required(identifier)]
+#[direct_without_context(cuDeviceGetPCIBusId(identifier, length, number(device)?))]
 fn cudaDeviceGetPCIBusId(identifier: *mut c_char, length: c_int, device: c_int);
 
 #[direct(cuCtxGetStreamPriorityRange(least, greatest))]
@@ -44,10 +48,10 @@ fn cudaDeviceGetTexture1DLinearMaxWidth(
 #[direct(cuFlushGPUDirectRDMAWrites(target, scope))]
 fn cudaDeviceFlushGPUDirectRDMAWrites(target: c_int, scope: c_int);
 
-#[needs(cuDeviceGetNvSciSyncAttributes)]
+#[direct_without_context(cuDeviceGetNvSciSyncAttributes(list, number(device)?, flags))]
 fn cudaDeviceGetNvSciSyncAttributes(list: *mut c_void, device: c_int, flags: c_int);
 
-#[needs(cuDeviceRegisterAsyncNotification)]
+#[direct_without_context(cuDeviceRegisterAsyncNotification(number(device)?, callback, data, handle))]
 fn cudaDeviceRegisterAsyncNotification(
     device: c_int,
     callback: CUasyncCallback,
@@ -55,15 +59,19 @@ fn cudaDeviceRegisterAsyncNotification(
     handle: Out<CUasyncCallbackHandle>,
 );
 
-#[needs(cuDeviceUnregisterAsyncNotification)]
+#[direct_without_context(cuDeviceUnregisterAsyncNotification(number(device)?, handle))]
 fn cudaDeviceUnregisterAsyncNotification(device: c_int, handle: *mut c_void);
 
+#[required(able)]
+#[direct_without_context(cuDeviceCanAccessPeer(able, number(device)?, number(peer)?))]
 fn cudaDeviceCanAccessPeer(able: Out<c_int>, device: c_int, peer: c_int);
 
 fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint);
 
 fn cudaDeviceDisablePeerAccess(peer: c_int);
 
+#[required(value)]
+#[direct_without_context(cuDeviceGetP2PAttribute(value, attribute, number(source)?, number(destination)?))]
 fn cudaDeviceGetP2PAttribute(
     value: Out<c_int>,
     attribute: c_int,
@@ -71,7 +79,7 @@ fn cudaDeviceGetP2PAttribute(
     destination: c_int,
 );
 
-#[needs(cuDeviceGetP2PAtomicCapabilities)]
+#[direct_without_context(cuDeviceGetP2PAtomicCapabilities(capabilities, operations, count, number(source)?, number(destination)?))]
 #[only(13)]
 fn cudaDeviceGetP2PAtomicCapabilities(
     capabilities: *mut c_uint,
@@ -81,7 +89,7 @@ fn cudaDeviceGetP2PAtomicCapabilities(
     destination: c_int,
 );
 
-#[needs(cuDeviceGetHostAtomicCapabilities)]
+#[direct_without_context(cuDeviceGetHostAtomicCapabilities(capabilities, operations, count, number(device)?))]
 #[only(13)]
 fn cudaDeviceGetHostAtomicCapabilities(
     capabilities: *mut c_uint,

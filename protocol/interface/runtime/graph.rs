@@ -55,10 +55,15 @@ fn cudaGraphInstantiateWithParams_ptsz(
     parameters: Out<cudaGraphInstantiateParams>,
 );
 
+#[direct_without_context(cuDeviceGraphMemTrim(number(device)?))]
 fn cudaDeviceGraphMemTrim(device: c_int);
 
+#[required(value)]
+#[direct_without_context(cuDeviceGetGraphMemAttribute(number(device)?, attribute, value))]
 fn cudaDeviceGetGraphMemAttribute(device: c_int, attribute: c_int, value: *mut c_void);
 
+#[required(value)]
+#[direct_without_context(cuDeviceSetGraphMemAttribute(number(device)?, attribute, value))]
 fn cudaDeviceSetGraphMemAttribute(device: c_int, attribute: c_int, value: *mut c_void);
 
 #[required(object)]

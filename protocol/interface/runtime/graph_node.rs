@@ -37,6 +37,7 @@ fn cudaGraphKernelNodeSetAttribute(
     value: In<cudaLaunchAttributeValue>,
 );
 
+#[through(add_copy(node, graph, (after, count), Copied::Volume(parameters)))]
 fn cudaGraphAddMemcpyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -45,6 +46,7 @@ fn cudaGraphAddMemcpyNode(
     parameters: *const cudaMemcpy3DParms,
 );
 
+#[through(add_copy(node, graph, (after, count), Copied::Row(to, from, size, kind)))]
 fn cudaGraphAddMemcpyNode1D(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -56,6 +58,7 @@ fn cudaGraphAddMemcpyNode1D(
     kind: c_int,
 );
 
+#[through(add_copy(node, graph, (after, count), Copied::ToSymbol(symbol, from, (size, offset), kind)))]
 fn cudaGraphAddMemcpyNodeToSymbol(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -68,6 +71,7 @@ fn cudaGraphAddMemcpyNodeToSymbol(
     kind: c_int,
 );
 
+#[through(add_copy(node, graph, (after, count), Copied::FromSymbol(to, symbol, (size, offset), kind)))]
 fn cudaGraphAddMemcpyNodeFromSymbol(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -80,8 +84,10 @@ fn cudaGraphAddMemcpyNodeFromSymbol(
     kind: c_int,
 );
 
+#[through(set_copy(node, Copied::Volume(parameters)))]
 fn cudaGraphMemcpyNodeSetParams(node: CUgraphNode, parameters: In<cudaMemcpy3DParms>);
 
+#[through(set_copy(node, Copied::Row(to, from, size, kind)))]
 fn cudaGraphMemcpyNodeSetParams1D(
     node: CUgraphNode,
     to: *mut c_void,
@@ -90,6 +96,7 @@ fn cudaGraphMemcpyNodeSetParams1D(
     kind: c_int,
 );
 
+#[through(set_copy(node, Copied::ToSymbol(symbol, from, (size, offset), kind)))]
 fn cudaGraphMemcpyNodeSetParamsToSymbol(
     node: CUgraphNode,
     symbol: *const c_void,
@@ -99,6 +106,7 @@ fn cudaGraphMemcpyNodeSetParamsToSymbol(
     kind: c_int,
 );
 
+#[through(set_copy(node, Copied::FromSymbol(to, symbol, (size, offset), kind)))]
 fn cudaGraphMemcpyNodeSetParamsFromSymbol(
     node: CUgraphNode,
     to: *mut c_void,
@@ -108,12 +116,14 @@ fn cudaGraphMemcpyNodeSetParamsFromSymbol(
     kind: c_int,
 );
 
+#[through(set_copy_of(executable, node, Copied::Volume(parameters)))]
 fn cudaGraphExecMemcpyNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
     parameters: In<cudaMemcpy3DParms>,
 );
 
+#[through(set_copy_of(executable, node, Copied::Row(to, from, size, kind)))]
 fn cudaGraphExecMemcpyNodeSetParams1D(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -123,6 +133,7 @@ fn cudaGraphExecMemcpyNodeSetParams1D(
     kind: c_int,
 );
 
+#[through(set_copy_of(executable, node, Copied::ToSymbol(symbol, from, (size, offset), kind)))]
 fn cudaGraphExecMemcpyNodeSetParamsToSymbol(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -133,6 +144,7 @@ fn cudaGraphExecMemcpyNodeSetParamsToSymbol(
     kind: c_int,
 );
 
+#[through(set_copy_of(executable, node, Copied::FromSymbol(to, symbol, (size, offset), kind)))]
 fn cudaGraphExecMemcpyNodeSetParamsFromSymbol(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -143,6 +155,8 @@ fn cudaGraphExecMemcpyNodeSetParamsFromSymbol(
     kind: c_int,
 );
 
+#[required(node, parameters)]
+#[direct(cuGraphAddMemsetNode(node, graph, after, count, parameters, super::context()?.current()?))]
 fn cudaGraphAddMemsetNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -155,6 +169,8 @@ fn cudaGraphAddMemsetNode(
 #[direct(cuGraphMemsetNodeSetParams(node, parameters))]
 fn cudaGraphMemsetNodeSetParams(node: CUgraphNode, parameters: In<cudaMemsetParams>);
 
+#[required(parameters)]
+#[direct(cuGraphExecMemsetNodeSetParams(executable, node, parameters, super::context()?.current()?))]
 fn cudaGraphExecMemsetNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,

@@ -43,6 +43,7 @@ fn cudaMemPoolExportPointer(data: *mut c_void, address: *mut c_void);
 #[needs(cuMemPoolImportPointer)]
 fn cudaMemPoolImportPointer(address: Out<*mut c_void>, pool: CUmemoryPool, data: *mut c_void);
 
+#[direct_without_context(cuDeviceGetDefaultMemPool(pool, number(ordinal)?))]
 fn cudaDeviceGetDefaultMemPool(pool: Out<CUmemoryPool>, ordinal: c_int);
 
 fn cudaDeviceGetMemPool(pool: Out<CUmemoryPool>, ordinal: c_int);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use paragpu_communicator::{Polling, Spin};
+use paragpu_communicator::{CachePadded, Polling, Spin};
 
 use crate::sample::{median, seconds_of};
 
@@ -16,13 +16,10 @@ const BURST: usize = 200;
 /// Bursts of one measurement.
 const ROUNDS: usize = 2001;
 
-#[repr(align(128))]
-struct CachePadded(AtomicU64);
-
 struct Ring {
     words: Vec<AtomicU64>,
-    tail: CachePadded,
-    head: CachePadded,
+    tail: CachePadded<AtomicU64>,
+    head: CachePadded<AtomicU64>,
 }
 
 impl Ring {
@@ -36,7 +33,7 @@ impl Ring {
         let mut head = 0;
         let mut spin = Spin::new(Polling::default().spin, None);
         while head < last {
-            let tail = self.tail.0.load(Ordering::Acquire);
+            let tail = self.tail.load(Ordering::Acquire);
             if head == tail {
                 if !spin.again() {
                     spin = Spin::new(Polling::default().spin, None);
@@ -48,7 +45,7 @@ impl Ring {
                 sum = sum.wrapping_add(self.word(at).load(Ordering::Relaxed));
             }
             head = tail;
-            self.head.0.store(head, Ordering::Release);
+            self.head.store(head, Ordering::Release);
         }
         sum
     }
@@ -73,11 +70,11 @@ pub fn cost() -> f64 {
                             .store(record as u64, Ordering::Relaxed);
                     }
                     tail += RECORD as u64;
-                    ring.tail.0.store(tail, Ordering::Release);
+                    ring.tail.store(tail, Ordering::Release);
                 }
             });
             values.push(seconds / BURST as f64);
-            while ring.head.0.load(Ordering::Acquire) != tail {
+            while ring.head.load(Ordering::Acquire) != tail {
                 std::thread::yield_now();
             }
         }

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use paragpu_communicator::{Polling, Spin};
+use paragpu_communicator::{CachePadded, Polling, Spin};
 
 use crate::error::Error;
 use crate::sample::{BATCH, each};
@@ -37,10 +37,6 @@ pub enum WaitMode {
     Polling,
 }
 
-/// Alone in its cache lines (two: the processor fetches pairs).
-#[repr(align(128))]
-struct CachePadded(AtomicU64);
-
 /// Polls as the communicators do, as long as it takes.
 fn poll_until<R>(mut look: impl FnMut() -> Option<R>) -> R {
     loop {
@@ -56,8 +52,8 @@ fn poll_until<R>(mut look: impl FnMut() -> Option<R>) -> R {
     }
 }
 
-fn await_value(line: &CachePadded, value: u64) {
-    poll_until(|| (line.0.load(Ordering::Acquire) == value).then_some(()));
+fn await_value(line: &AtomicU64, value: u64) {
+    poll_until(|| (line.load(Ordering::Acquire) == value).then_some(()));
 }
 
 /// Median seconds of a round trip through two cache lines, timed in so many batches.
@@ -71,13 +67,13 @@ pub fn shared_memory(batches: usize) -> f64 {
         scope.spawn(|| {
             for trip in 1..=trips {
                 await_value(&there, trip);
-                back.0.store(trip, Ordering::Release);
+                back.store(trip, Ordering::Release);
             }
         });
         let mut trip = 0;
         let mut operation = || -> Result<(), std::convert::Infallible> {
             trip += 1;
-            there.0.store(trip, Ordering::Release);
+            there.store(trip, Ordering::Release);
             await_value(&back, trip);
             Ok(())
         };

@@ -11,7 +11,7 @@ use paragpu_communicator::{Error, Wait};
 use rustix::net::{self, AddressFamily, SocketType};
 
 use crate::handshake::{MAX_FDS, receive_exact_frame, receive_with_fds, send_frame, send_with_fds};
-use crate::sockets::{connect_tcp, connect_unix, listen_unix};
+use crate::sockets::{connect_at_once, connect_tcp, connect_unix, listen_unix, set_access};
 use crate::{Options, over};
 
 fn soon() -> Option<Instant> {
@@ -97,6 +97,43 @@ fn bad_first_frames_are_refused() {
     ));
     let many = vec![host.as_fd(); MAX_FDS + 1];
     assert!(send_with_fds(&guest, 1, 0, 0, &[], &many, soon()).is_err());
+}
+
+#[test]
+fn only_an_own_socket_becomes_accessible() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let mode = |name| path(name).metadata().unwrap().permissions().mode() & 0o777;
+    let _listener = listen_unix(&path("socket"), 0o600).unwrap();
+    assert_eq!(mode("socket"), 0o600);
+    set_access(&path("socket"), None, 0o660).unwrap();
+    assert_eq!(mode("socket"), 0o660);
+    std::fs::write(path("secret"), "text").unwrap();
+    let before = mode("secret");
+    std::os::unix::fs::symlink(path("secret"), path("link")).unwrap();
+    std::os::unix::fs::symlink(path("socket"), path("link to socket")).unwrap();
+    for name in ["secret", "link", "link to socket", "missing"] {
+        assert!(set_access(&path(name), None, 0o777).is_err(), "{name}");
+    }
+    std::fs::hard_link(path("socket"), path("second name")).unwrap();
+    assert!(set_access(&path("second name"), None, 0o777).is_err());
+    assert_eq!((mode("secret"), mode("socket")), (before, 0o660));
+}
+
+#[test]
+fn a_process_that_accepts_nothing_is_not_awaited() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = listen_unix(&path, 0o600).unwrap();
+    net::listen(&listener, 0).unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(connection) = connect_at_once(&path) {
+        waiting.push(connection);
+    }
+    let full = connect_at_once(&path).unwrap_err();
+    assert_eq!(full.kind(), std::io::ErrorKind::WouldBlock);
+    assert!(listen_unix(&path, 0o600).is_err(), "somebody listens");
 }
 
 #[test]

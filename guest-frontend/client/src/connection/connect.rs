@@ -20,6 +20,7 @@ use super::advice::{broken_advice, no_channel, unix_advice, vsock_advice};
 use crate::error::Error;
 use crate::staging_layout;
 use crate::sys::standard_streams::StandardStreams;
+use crate::sys::uncancelled::Uncancelled;
 
 /// Timeout for the host's welcome: the host may have to start a worker, and the
 /// worker a device.
@@ -168,6 +169,7 @@ pub(crate) fn connect_for_queries(config: &Guest, ordinal: u32) -> Result<Connec
 }
 
 fn connect_for(config: &Guest, ordinal: u32, purpose: Purpose) -> Result<Connected, Error> {
+    let _uncancelled = Uncancelled::begin();
     let attempt = Attempt {
         config,
         ordinal,

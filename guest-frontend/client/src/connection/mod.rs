@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{
-    Connection, Error as TravelError, Receiver, Retained, Sender, Wait, Wake,
+    CachePadded, Connection, Error as TravelError, Receiver, Retained, Sender, Wait, Wake,
 };
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, Control, FrameHeader};
@@ -31,11 +31,11 @@ use paragpu_protocol::reply::{self, Reply};
 use paragpu_protocol::status::Status;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::alone::Alone;
 use crate::error::Result;
 use crate::statistics;
 use crate::sys::memory::{HostRows, HostSlice};
 use crate::sys::process;
+use crate::sys::uncancelled::Uncancelled;
 use crate::thread_number::ThreadNumber;
 pub(crate) use pinned::{Content, PinnedMemory};
 pub(crate) use question::Question;
@@ -130,10 +130,10 @@ impl Users {
 /// The connection of a session, across reconnects. What every call writes is apart from what it
 /// only reads.
 pub struct Link {
-    outgoing: Alone<Mutex<Outgoing>>,
+    outgoing: CachePadded<Mutex<Outgoing>>,
     /// The order of senders that contend.
-    turns: Alone<Turns>,
-    incoming: Alone<Mutex<Incoming>>,
+    turns: CachePadded<Turns>,
+    incoming: CachePadded<Mutex<Incoming>>,
     /// Frames wait in the sender for a flush.
     gathers: AtomicBool,
     /// The sender, so that it can be closed and used while threads wait in it.
@@ -149,7 +149,7 @@ pub struct Link {
     state: LinkState,
     /// A device error after which the context is unusable.
     sticky: AtomicU32,
-    positions: Alone<Positions>,
+    positions: CachePadded<Positions>,
     patience: Patience,
     users: Users,
 }
@@ -249,8 +249,8 @@ impl Link {
     ) -> Self {
         let waker = connection.receiver.waker();
         Self {
-            turns: Alone::default(),
-            outgoing: Alone(Mutex::new(Outgoing {
+            turns: CachePadded::default(),
+            outgoing: CachePadded(Mutex::new(Outgoing {
                 sender: Arc::clone(&connection.sender),
                 sequence: 0,
                 kept: Retained::default(),
@@ -258,7 +258,7 @@ impl Link {
                 generation: 0,
                 paused_by: None,
             })),
-            incoming: Alone(Mutex::new(Incoming {
+            incoming: CachePadded(Mutex::new(Incoming {
                 receiver: connection.receiver,
                 received: 0,
                 untold: 0,
@@ -273,7 +273,7 @@ impl Link {
             parked: Mutex::new(Vec::new()),
             state: LinkState::connected(true),
             sticky: AtomicU32::new(0),
-            positions: Alone::default(),
+            positions: CachePadded::default(),
             patience: Patience {
                 spin,
                 sleeps: AtomicBool::new(false),
@@ -450,8 +450,7 @@ impl Link {
     where
         C: WireCall<'a>,
     {
-        let spin = self.spin();
-        self.call_within(call, spin, destination, |_| {}, read)
+        self.call_within(call, self.spin(), destination, |_| {}, read)
     }
 
     /// As [`call`](Self::call), but the thread sleeps until the reply arrives.
@@ -479,14 +478,13 @@ impl Link {
     where
         C: WireCall<'a>,
     {
-        let number = C::INFO.number;
         let send = |index| {
             let sent = self.send_call(call, index)?;
             then(index);
             Ok(sent)
         };
         self.exchange(
-            number,
+            C::INFO.number,
             spin,
             destination,
             send,
@@ -743,6 +741,7 @@ impl Link {
 
     /// Waits briefly for an acknowledgement.
     fn await_taken(&self) -> Result<()> {
+        let _uncancelled = Uncancelled::begin();
         self.state.check()?;
         if !self.drain(Wait::Until(Instant::now() + POLL_INTERVAL)) {
             std::thread::sleep(POLL_INTERVAL / 10);

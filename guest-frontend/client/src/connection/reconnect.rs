@@ -19,6 +19,7 @@ use super::connect::{Connected, Dialer, Resume};
 use super::{Content, Incoming, LOST, Link, Outgoing};
 use crate::error::{Error, Result, chain};
 use crate::sys::process;
+use crate::sys::uncancelled::Uncancelled;
 
 /// How long to try to reach a lost host.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -175,6 +176,7 @@ impl Link {
     }
 
     fn reconnect(&self, generation: u64, lost: Option<&TravelError>) -> Result<()> {
+        let _uncancelled = Uncancelled::begin();
         let Some(recovery) = &self.recovery else {
             return self.check();
         };

@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use paragpu_communicator::CachePadded;
 use paragpu_protocol::frame::REPLY;
 use parking_lot::{Condvar, Mutex};
 
 use super::pace::Pace;
-use crate::alone::Alone;
 use crate::sys::memory::HostRows;
+use crate::sys::uncancelled::Uncancelled;
 
 const CHUNK: usize = 64;
 const CHUNKS: usize = 1024;
@@ -25,7 +26,7 @@ pub(crate) struct Slot {
     state: AtomicU32,
     inner: Mutex<Inner>,
     changed: Condvar,
-    pace: Alone<Mutex<Pace>>,
+    pace: CachePadded<Mutex<Pace>>,
 }
 
 #[derive(Debug, Default)]
@@ -245,6 +246,13 @@ thread_local! {
     static LEASES: RefCell<Vec<Lease>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Has the calling thread's hash maps get their random seed, for which the first one asks the kernel
+/// by a function that cancellation would interrupt.
+fn seed_maps() {
+    let _uncancelled = Uncancelled::begin();
+    let _ = std::hash::RandomState::new();
+}
+
 /// Runs `with` with the calling thread's slot of `slots`. `None` if 65,535 threads
 /// already have one.
 pub(crate) fn with_slot<R>(slots: &Arc<Slots>, with: impl FnOnce(u16, &Slot) -> R) -> Option<R> {
@@ -255,6 +263,7 @@ pub(crate) fn with_slot<R>(slots: &Arc<Slots>, with: impl FnOnce(u16, &Slot) -> 
         }
         // Leases of links that no longer exist.
         leases.retain(|lease| Arc::strong_count(&lease.slots) > 1);
+        seed_maps();
         let index = slots.acquire()?;
         leases.push(Lease {
             slots: Arc::clone(slots),

@@ -15,6 +15,8 @@ use std::time::Duration;
 use paragpu_communicator::Spin;
 use parking_lot::{Condvar, Mutex};
 
+use crate::sys::uncancelled::processors;
+
 /// Polls of a thread that waits for its turn, or for room while others wait for theirs, before
 /// the first that yields the processor: some turns of each of the others. If one yields, and
 /// the kernel runs something else meanwhile, all others wait for it.
@@ -58,9 +60,7 @@ impl Turns {
     /// Queues and returns when it is this thread's turn. `None` if the queue is too
     /// long.
     pub(super) fn take(&self, spin: Duration) -> Option<Turn<'_>> {
-        let longest = *self.longest.get_or_init(|| {
-            std::thread::available_parallelism().map_or(0, |processors| processors.get() as u64 - 1)
-        });
+        let longest = *self.longest.get_or_init(|| processors() as u64 - 1);
         if self.waiting() >= longest {
             return None;
         }

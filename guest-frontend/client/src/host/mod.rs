@@ -22,7 +22,9 @@ mod shared_file;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use paragpu_abi::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_IOMEMORY};
+use paragpu_abi::{
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_IOMEMORY, CU_MEMHOSTREGISTER_READ_ONLY,
+};
 use paragpu_protocol::handle::{ShadowAddress, WindowOffset};
 use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
@@ -33,11 +35,13 @@ use crate::connection::advice::note_registered;
 use crate::connection::{Content, Link};
 use crate::error::Result;
 use crate::freed_blocks::FreedBlocks;
+use crate::maps::{self, Access};
 use crate::ranges::Ranges;
 use crate::shadow::{Region, Shadows};
 use crate::staging::Staging;
 use crate::stream::Streams;
 use crate::sys::memory::{HostSlice, Pages};
+use crate::sys::uncancelled::Uncancelled;
 use crate::window::PinnedWindow;
 use join_window::Joining;
 
@@ -371,9 +375,10 @@ impl HostMemory {
     /// [`Pinned::device`], so CUDA's attribute CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM is 0.
     ///
     /// # Errors
-    /// `HOST_MEMORY_ALREADY_REGISTERED`, `INVALID_VALUE`, `OUT_OF_MEMORY`;
-    /// `NOT_SUPPORTED` for I/O memory.
+    /// `HOST_MEMORY_ALREADY_REGISTERED`, `OUT_OF_MEMORY`; `INVALID_VALUE`, also for memory that
+    /// the program cannot write, unless it says so; `NOT_SUPPORTED` for I/O memory.
     pub fn register(&self, memory: HostSlice, flags: u32) -> Result<()> {
+        let _uncancelled = Uncancelled::begin();
         let (address, size) = (memory.address(), memory.len() as u64);
         if address == 0 || size == 0 || flags & !15 != 0 {
             return Err(Status::INVALID_VALUE);
@@ -399,6 +404,15 @@ impl HostMemory {
         if let Some((offset, pages)) = self.move_in(address - within, length) {
             self.keep_moved(address, size, flags, offset, pages);
             return Ok(());
+        }
+        // The library itself reads such memory, and writes what the device wrote.
+        let is_short = match maps::access(address, size) {
+            None | Some(Access::ReadWrite) => false,
+            Some(Access::Read) => flags & CU_MEMHOSTREGISTER_READ_ONLY == 0,
+            Some(Access::None) => true,
+        };
+        if is_short {
+            return Err(Status::INVALID_VALUE);
         }
         let place = self.reserve(length)?;
         let base = place.base;
@@ -434,6 +448,7 @@ impl HostMemory {
     /// # Errors
     /// `HOST_MEMORY_NOT_REGISTERED`.
     pub fn unregister(&self, address: u64) -> Result<()> {
+        let _uncancelled = Uncancelled::begin();
         let pinned = self.take_pinned(address, true, Status::HOST_MEMORY_NOT_REGISTERED)?;
         match pinned.backing {
             Backing::Shadow(region, place) => self.leave_shadow(&region, place),

@@ -109,6 +109,13 @@ impl Shadows {
         self.count.load(Ordering::Acquire) == 0
     }
 
+    /// Whether the device has a shadow of memory that the program uses. The staging slots,
+    /// which are one once the session has left its window, are used inside of copies only.
+    pub(crate) fn are_of_program(&self) -> bool {
+        let is_of_program = |region: &Arc<Region>| region.is_for_kernels();
+        !self.are_none() && self.regions.read().iter().any(is_of_program)
+    }
+
     /// Whether calls may have to bring to the device what the program wrote.
     pub(crate) fn are_apart(&self) -> bool {
         !self.are_none() || !self.managed.are_none()

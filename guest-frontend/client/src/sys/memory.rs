@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use paragpu_communicator::Window;
 
+use super::reservation::Reservation;
+
 /// Granularity, in bytes, of the record of written memory.
 pub(crate) const PAGE: usize = 4096;
 
@@ -340,44 +342,6 @@ impl HostRows {
     }
 }
 
-/// A range of address space reserved so that nothing else is placed there.
-#[derive(Debug)]
-pub struct Reservation {
-    address: NonNull<c_void>,
-    length: usize,
-}
-
-// SAFETY: it only names a range of addresses.
-unsafe impl Send for Reservation {}
-// SAFETY: as above.
-unsafe impl Sync for Reservation {}
-
-impl Reservation {
-    /// Reserves exactly `[address, address + length)`, without access.
-    ///
-    /// # Errors
-    /// Errors of mmap(2); `EEXIST` if part of the range is already mapped.
-    pub fn new(address: u64, length: u64) -> std::io::Result<Self> {
-        let length = usize::try_from(length).map_err(std::io::Error::other)?;
-        map(address, length, libc::PROT_NONE).map(|address| Self { address, length })
-    }
-
-    /// Whether the whole range is reserved.
-    fn holds(&self, address: u64, length: usize) -> bool {
-        let offset = address.checked_sub(self.address.as_ptr() as u64);
-        let end = offset.and_then(|offset| offset.checked_add(length as u64));
-        end.is_some_and(|end| end <= self.length as u64)
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        // SAFETY: this value owns the range, and no `Pages` are left in it, which hold a
-        // reference.
-        unsafe { libc::munmap(self.address.as_ptr(), self.length) };
-    }
-}
-
 /// Zeroed private memory at a fixed address.
 #[derive(Debug)]
 pub struct Pages {
@@ -521,7 +485,12 @@ impl Drop for Pages {
     }
 }
 
-fn map(address: u64, length: usize, protection: i32) -> std::io::Result<NonNull<c_void>> {
+/// Maps private memory at exactly `address`, where nothing is mapped.
+pub(super) fn map(
+    address: u64,
+    length: usize,
+    protection: i32,
+) -> std::io::Result<NonNull<c_void>> {
     let wanted = std::ptr::without_provenance_mut::<c_void>(address as usize);
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;

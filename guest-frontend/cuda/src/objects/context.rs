@@ -49,7 +49,7 @@ pub struct Context {
     primary: bool,
     flags: AtomicU32,
     alive: AtomicBool,
-    id: u64,
+    id: AtomicU64,
     cache_config: AtomicI32,
     /// Attributes of its core dumps.
     pub coredump: Mutex<Attributes>,
@@ -95,6 +95,12 @@ pub fn of_memory(start: u64) -> Option<u64> {
     }
 }
 
+/// The number of the next context.
+fn next_id() -> u64 {
+    static IDS: AtomicU64 = AtomicU64::new(1);
+    IDS.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Whether these flags ask threads to sleep while they wait.
 fn waits_sleep(flags: u32) -> bool {
     flags & CU_CTX_SCHED_BLOCKING_SYNC != 0
@@ -110,7 +116,6 @@ impl Context {
         primary: bool,
         flags: u32,
     ) -> Self {
-        static IDS: AtomicU64 = AtomicU64::new(1);
         HAS_OTHERS.fetch_or(!primary, Ordering::Relaxed);
         session.set_waits_sleep(waits_sleep(flags));
         Self {
@@ -122,7 +127,7 @@ impl Context {
             primary,
             flags: AtomicU32::new(flags),
             alive: AtomicBool::new(true),
-            id: IDS.fetch_add(1, Ordering::Relaxed),
+            id: AtomicU64::new(next_id()),
             cache_config: AtomicI32::new(0),
             coredump: Mutex::new(Attributes::of_new_context()),
             limits: Mutex::default(),
@@ -186,10 +191,11 @@ impl Context {
         self.primary
     }
 
-    /// A number that is unique among contexts.
+    /// A number that is unique among contexts. A primary context that is retained again has
+    /// another one, by which programs notice that its objects are gone.
     #[must_use]
     pub fn id(&self) -> u64 {
-        self.id
+        self.id.load(Ordering::Relaxed)
     }
 
     /// Scheduling, host mapping and local memory flags.
@@ -233,6 +239,9 @@ impl Context {
     /// Records that it was retained again, or destroyed.
     pub fn set_alive(&self, alive: bool) {
         self.limits.lock().clear();
+        if alive {
+            self.id.store(next_id(), Ordering::Relaxed);
+        }
         self.alive.store(alive, Ordering::Relaxed);
     }
 

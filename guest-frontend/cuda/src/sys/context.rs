@@ -177,8 +177,8 @@ pub(super) fn retain(device: CUdevice) -> Result<Arc<Context>> {
         // After a fault the device has no new context.
         if !context.is_alive() {
             context.session.check()?;
+            context.set_alive(true);
         }
-        context.set_alive(true);
         primary.context = Some(Arc::clone(&context));
         primary.retained += 1;
         Ok(context)

@@ -19,6 +19,8 @@ pub mod exports {
     use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 
     use paragpu_abi::*;
+    // The description says with it what a node does.
+    use paragpu_client::objects::graph::Work;
 
     use super::boundary::{Boundary, DEFAULT_STREAM, OWN_STREAM, own_default};
     // The description says with it what a copy of one row copies.

@@ -13,7 +13,7 @@ use paragpu_client::objects::graph_memory::GraphMemory;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::graph::{add, add_after, list, work_of};
+use super::graph::{add_after, list, work_of};
 use super::{Result, device, present, unsupported_use};
 use crate::location;
 use crate::objects::peers;
@@ -101,19 +101,6 @@ pub(crate) fn cuGraphMemAllocNodeGetParams(
         bytesize: usize::try_from(size).map_err(|_| Status::INVALID_VALUE)?,
         dptr: memory.address,
     })
-}
-
-/// # Safety
-/// As documented by CUDA for `cuGraphAddMemFreeNode`.
-pub(crate) unsafe fn cuGraphAddMemFreeNode(
-    out: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    address: CUdeviceptr,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `add`.
-    unsafe { add(out, graph, after, count, release(address)?) }
 }
 
 pub(crate) fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, out: Out<'_, CUdeviceptr>) -> Result {

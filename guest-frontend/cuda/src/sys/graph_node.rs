@@ -20,7 +20,7 @@ use paragpu_client::objects::preference;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
-use super::graph::{add, add_after, find, find_node, handle, work_of};
+use super::graph::{add_after, find, find_node, handle, work_of};
 use super::graph_copy::describe;
 use super::host_call::host_call;
 use super::module::callable;
@@ -133,7 +133,7 @@ pub unsafe fn fill(given: *const cudaMemsetParams, context: CUcontext) -> Result
 /// # Safety
 /// `given` is null or a record whose function may be called with its argument,
 /// from any thread, whenever the graph runs.
-unsafe fn host(given: *const cudaHostNodeParams) -> Result<Work> {
+pub unsafe fn host(given: *const cudaHostNodeParams) -> Result<Work> {
     // SAFETY: `given` is null or readable, as the caller promises.
     let given = unsafe { get(given) }?;
     // SAFETY: the caller upholds the contract of `host_call`.
@@ -317,31 +317,6 @@ fn reshape(node: CUgraphNode, change: impl FnOnce(&mut Shape)) -> Result {
     graph.set_work(number, Work::Kernel(Arc::new(kernel)))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphAddEmptyNode`.
-pub(crate) unsafe fn cuGraphAddEmptyNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `add`.
-    unsafe { add(node, graph, after, count, Work::Empty) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cuGraphAddKernelNode_v2`.
-pub(crate) unsafe fn cuGraphAddKernelNode_v2(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    given: *const CUDA_KERNEL_NODE_PARAMS_v2,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `add`.
-    unsafe { add(node, graph, after, count, kernel(given, None)?) }
-}
-
 /// The parameters of a kernel node.
 fn kernel_parameters(node: CUgraphNode) -> Result<CUDA_KERNEL_NODE_PARAMS_v2> {
     let kernel = kernel_of(node)?;
@@ -390,19 +365,6 @@ pub(super) unsafe fn second_version(
         kern: std::ptr::null_mut(),
         ctx: std::ptr::null_mut(),
     })
-}
-
-/// # Safety
-/// As documented by CUDA 11 for `cuGraphAddKernelNode`.
-pub(crate) unsafe fn cuGraphAddKernelNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    given: *const CUDA_KERNEL_NODE_PARAMS_v1,
-) -> Result {
-    // SAFETY: the caller upholds the contracts of both.
-    unsafe { cuGraphAddKernelNode_v2(node, graph, after, count, &second_version(given)?) }
 }
 
 pub(crate) fn cuGraphKernelNodeGetParams(
@@ -517,20 +479,6 @@ pub(crate) fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode
     reshape(to, |shape| shape.take_attributes(&from.shape))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphAddMemcpyNode`.
-pub(crate) unsafe fn cuGraphAddMemcpyNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    given: *const CUDA_MEMCPY3D,
-    context: CUcontext,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `add`.
-    unsafe { add(node, graph, after, count, copy(given, context)?) }
-}
-
 pub(crate) fn cuGraphMemcpyNodeGetParams(
     node: CUgraphNode,
     place: Out<'_, CUDA_MEMCPY3D>,
@@ -549,20 +497,6 @@ pub(crate) unsafe fn cuGraphMemcpyNodeSetParams(
 ) -> Result {
     // SAFETY: the caller upholds the contract of `copy`.
     set(node, |_| unsafe { copy(given, std::ptr::null_mut()) })
-}
-
-/// # Safety
-/// As documented by CUDA for `cuGraphAddMemsetNode`.
-pub(crate) unsafe fn cuGraphAddMemsetNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    given: *const cudaMemsetParams,
-    context: CUcontext,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `add`.
-    unsafe { add(node, graph, after, count, fill(given, context)?) }
 }
 
 pub(crate) fn cuGraphMemsetNodeGetParams(
@@ -591,19 +525,6 @@ pub(crate) unsafe fn cuGraphMemsetNodeSetParams(
 ) -> Result {
     // SAFETY: the caller upholds the contract of `fill`.
     set(node, |_| unsafe { fill(given, std::ptr::null_mut()) })
-}
-
-/// # Safety
-/// As documented by CUDA for `cuGraphAddHostNode`.
-pub(crate) unsafe fn cuGraphAddHostNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    given: *const cudaHostNodeParams,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `add`.
-    unsafe { add(node, graph, after, count, host(given)?) }
 }
 
 /// # Safety
@@ -637,50 +558,8 @@ pub(crate) unsafe fn cuGraphHostNodeSetParams(
     set(node, |_| unsafe { host(given) })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphAddChildGraphNode`.
-pub(crate) unsafe fn cuGraphAddChildGraphNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    child: CUgraph,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `add`.
-    unsafe {
-        add(
-            node,
-            graph,
-            after,
-            count,
-            Work::Child(find(child)?.embed()?),
-        )
-    }
-}
-
 pub(crate) fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<'_, CUgraph>) -> Result {
     graph.put(handle(&child_of(node)?))
-}
-
-/// # Safety
-/// As documented by CUDA for `cuGraphAddEventRecordNode`.
-pub(crate) unsafe fn cuGraphAddEventRecordNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    event: CUevent,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `add`.
-    unsafe {
-        add(
-            node,
-            graph,
-            after,
-            count,
-            Work::EventRecord(event::marked(event)?),
-        )
-    }
 }
 
 /// The program's handle of a node's event.
@@ -697,27 +576,6 @@ pub(crate) fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<'_, C
 
 pub(crate) fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent) -> Result {
     set(node, |_| Ok(Work::EventRecord(event::marked(event)?)))
-}
-
-/// # Safety
-/// As documented by CUDA for `cuGraphAddEventWaitNode`.
-pub(crate) unsafe fn cuGraphAddEventWaitNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    event: CUevent,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `add`.
-    unsafe {
-        add(
-            node,
-            graph,
-            after,
-            count,
-            Work::EventWait(event::marked(event)?),
-        )
-    }
 }
 
 pub(crate) fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<'_, CUevent>) -> Result {

@@ -22,7 +22,9 @@ use crate::{address, current, managed};
 
 /// The session that pinned an address of the program, and the pinned memory.
 pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
-    let ordinals = match address::ordinal_of(address) {
+    // The program's own memory may lie in ranges of devices without a session.
+    let named = address::ordinal_of(address);
+    let ordinals = match named.filter(|ordinal| device::session_if_open(*ordinal).is_some()) {
         Some(ordinal) => ordinal..ordinal + 1,
         None => 0..MAX_DEVICES,
     };

@@ -205,7 +205,7 @@ pub(crate) fn cuMemPrefetchAsync_v2(
 ///
 /// # Safety
 /// `addresses` and `sizes` are null or point to `count` values.
-unsafe fn ranges(
+pub(super) unsafe fn ranges(
     addresses: *const CUdeviceptr,
     sizes: *const usize,
     count: usize,
@@ -235,7 +235,7 @@ unsafe fn ranges(
 ///
 /// # Safety
 /// `locations` and `firsts` are null or point to `count` records.
-unsafe fn prefetch_all(
+pub(super) unsafe fn prefetch_all(
     ranges: &[(u64, u64)],
     locations: *const cudaMemLocation,
     firsts: *const usize,
@@ -259,24 +259,6 @@ unsafe fn prefetch_all(
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemPrefetchBatchAsync`.
-pub(crate) unsafe fn cuMemPrefetchBatchAsync(
-    addresses: *mut CUdeviceptr,
-    sizes: *mut usize,
-    count: usize,
-    locations: *mut cudaMemLocation,
-    firsts: *mut usize,
-    location_count: usize,
-    flags: u64,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `ranges`.
-    let ranges = unsafe { ranges(addresses, sizes, count, flags, stream) }?;
-    // SAFETY: the caller upholds the contract of `prefetch_all`.
-    unsafe { prefetch_all(&ranges, locations, firsts, location_count) }
-}
-
 // Discarding has no effect: CUDA leaves the contents of discarded memory undefined, so they
 // may stay.
 
@@ -291,24 +273,6 @@ pub(crate) unsafe fn cuMemDiscardBatchAsync(
 ) -> Result {
     // SAFETY: the caller upholds the contract of `ranges`.
     unsafe { ranges(addresses, sizes, count, flags, stream) }.map(|_| ())
-}
-
-/// # Safety
-/// As documented by CUDA for `cuMemDiscardAndPrefetchBatchAsync`.
-pub(crate) unsafe fn cuMemDiscardAndPrefetchBatchAsync(
-    addresses: *mut CUdeviceptr,
-    sizes: *mut usize,
-    count: usize,
-    locations: *mut cudaMemLocation,
-    firsts: *mut usize,
-    location_count: usize,
-    flags: u64,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `ranges`.
-    let ranges = unsafe { ranges(addresses, sizes, count, flags, stream) }?;
-    // SAFETY: the caller upholds the contract of `prefetch_all`.
-    unsafe { prefetch_all(&ranges, locations, firsts, location_count) }
 }
 
 /// An attribute that is one integer.

@@ -129,7 +129,10 @@ unsafe fn clear<T>(out: *mut T) {
 
 /// Refuses a null pointer. Unlike [`get`], it accepts memory that is not initialized yet.
 fn present<T>(pointer: *const T) -> Result {
-    if pointer.is_null() || crate::address::is_device_only(pointer.addr() as u64) {
+    let address = pointer.addr() as u64;
+    // Managed memory is device memory that the program accesses, too.
+    let is_devices = crate::address::is_device_only(address) && !crate::managed::contains(address);
+    if pointer.is_null() || is_devices {
         return Err(Status::INVALID_VALUE);
     }
     Ok(())

@@ -10,14 +10,14 @@ use paragpu_abi::{
     CU_STREAM_MEM_OP_WAIT_VALUE_32 as WAIT_32, CU_STREAM_MEM_OP_WAIT_VALUE_64 as WAIT_64,
     CU_STREAM_MEM_OP_WRITE_VALUE_32 as WRITE_32, CU_STREAM_MEM_OP_WRITE_VALUE_64 as WRITE_64,
     CU_STREAM_WAIT_VALUE_FLUSH as FLUSH, CUDA_BATCH_MEM_OP_NODE_PARAMS, CUcontext, CUdeviceptr,
-    CUgraph, CUgraphExec, CUgraphNode, CUstream, CUstreamBatchMemOpParams,
+    CUgraphExec, CUgraphNode, CUstream, CUstreamBatchMemOpParams,
 };
 use paragpu_client::objects::graph::{MemoryWork, Work};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryOperation;
 
 use super::boundary::{In, Out};
-use super::graph::{add, list, work_of};
+use super::graph::{list, work_of};
 use super::graph_node::{session_of, set};
 use super::{Result, graph_exec};
 use crate::named_stream;
@@ -173,19 +173,6 @@ pub unsafe fn node(given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<Work> 
         operations,
         given,
     })))
-}
-
-/// # Safety
-/// As documented by CUDA for `cuGraphAddBatchMemOpNode`.
-pub(crate) unsafe fn cuGraphAddBatchMemOpNode(
-    out: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `add`.
-    unsafe { add(out, graph, after, count, node(given)?) }
 }
 
 pub(crate) fn cuGraphBatchMemOpNodeGetParams(

@@ -8,8 +8,7 @@ use crate::channel;
 use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{
-    CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray, cudaArrayMemoryRequirements,
-    cudaChannelFormatDesc, cudaExtent,
+    CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray, cudaChannelFormatDesc, cudaExtent,
 };
 use std::ffi::{c_int, c_uint};
 
@@ -150,42 +149,6 @@ pub(crate) unsafe fn cudaGetChannelDesc(
     // SAFETY: the caller upholds the contract of `descriptor`.
     let found = unsafe { descriptor(context()?, array) }?;
     desc.put(channel::descriptor(format_of(&found), found.NumChannels))
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaArrayGetMemoryRequirements`.
-pub(crate) unsafe fn cudaArrayGetMemoryRequirements(
-    needs: *mut cudaArrayMemoryRequirements,
-    array: CUarray,
-    device: c_int,
-) -> Result {
-    present(needs)?;
-    let runtime = context()?;
-    let number = runtime.device(device)?.number;
-    // SAFETY: the caller upholds the contract of `cuArrayGetMemoryRequirements`.
-    unsafe {
-        runtime
-            .driver
-            .cuArrayGetMemoryRequirements(needs, array, number)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaMipmappedArrayGetMemoryRequirements`.
-pub(crate) unsafe fn cudaMipmappedArrayGetMemoryRequirements(
-    needs: *mut cudaArrayMemoryRequirements,
-    array: CUmipmappedArray,
-    device: c_int,
-) -> Result {
-    present(needs)?;
-    let runtime = context()?;
-    let number = runtime.device(device)?.number;
-    // SAFETY: the caller upholds the contract of `cuMipmappedArrayGetMemoryRequirements`.
-    unsafe {
-        runtime
-            .driver
-            .cuMipmappedArrayGetMemoryRequirements(needs, array, number)
-    }
 }
 
 /// Returns the descriptor itself and cannot fail.

@@ -8,10 +8,8 @@ use crate::channel;
 use crate::error::{Error, Result};
 use crate::thread;
 use paragpu_abi as abi;
-use paragpu_abi::{
-    CUasyncCallback, CUasyncCallbackHandle, CUuuid, cudaChannelFormatDesc, cudaDeviceProp,
-};
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use paragpu_abi::{CUdevice, CUuuid, cudaChannelFormatDesc, cudaDeviceProp};
+use std::ffi::{c_char, c_int, c_uint};
 use std::ptr;
 
 pub(crate) fn cudaGetDeviceCount(count: Out<'_, c_int>) -> Result {
@@ -125,23 +123,6 @@ pub(crate) unsafe fn cudaDeviceReset() -> Result {
 }
 
 /// # Safety
-/// As documented by CUDA for `cudaDeviceGetAttribute`.
-pub(crate) unsafe fn cudaDeviceGetAttribute(
-    value: *mut c_int,
-    attribute: c_int,
-    device: c_int,
-) -> Result {
-    present(value)?;
-    let runtime = runtime()?;
-    // SAFETY: the caller upholds the contract of `cuDeviceGetAttribute`.
-    unsafe {
-        runtime
-            .driver
-            .cuDeviceGetAttribute(value, attribute, runtime.device(device)?.number)
-    }
-}
-
-/// # Safety
 /// As documented by CUDA for `cudaGetDeviceProperties`.
 #[cfg(not(cuda12))]
 pub(crate) unsafe fn cudaGetDeviceProperties(
@@ -225,23 +206,6 @@ pub(crate) unsafe fn cudaDeviceGetByPCIBusId(
 }
 
 /// # Safety
-/// As documented by CUDA for `cudaDeviceGetPCIBusId`.
-pub(crate) unsafe fn cudaDeviceGetPCIBusId(
-    identifier: *mut c_char,
-    length: c_int,
-    device: c_int,
-) -> Result {
-    present(identifier)?;
-    let runtime = runtime()?;
-    // SAFETY: the caller upholds the contract of `cuDeviceGetPCIBusId`.
-    unsafe {
-        runtime
-            .driver
-            .cuDeviceGetPCIBusId(identifier, length, runtime.device(device)?.number)
-    }
-}
-
-/// # Safety
 /// As documented by CUDA for `cudaDeviceGetTexture1DLinearMaxWidth`.
 pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
     width: *mut usize,
@@ -265,70 +229,6 @@ pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
 }
 
 /// # Safety
-/// As documented by CUDA for `cudaDeviceGetNvSciSyncAttributes`.
-pub(crate) unsafe fn cudaDeviceGetNvSciSyncAttributes(
-    list: *mut c_void,
-    device: c_int,
-    flags: c_int,
-) -> Result {
-    let runtime = runtime()?;
-    // SAFETY: the caller upholds the contract of `cuDeviceGetNvSciSyncAttributes`.
-    unsafe {
-        runtime
-            .driver
-            .cuDeviceGetNvSciSyncAttributes(list, runtime.device(device)?.number, flags)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaDeviceRegisterAsyncNotification`.
-pub(crate) unsafe fn cudaDeviceRegisterAsyncNotification(
-    device: c_int,
-    callback: CUasyncCallback,
-    data: *mut c_void,
-    handle: *mut CUasyncCallbackHandle,
-) -> Result {
-    let runtime = runtime()?;
-    let number = runtime.device(device)?.number;
-    // SAFETY: the caller upholds the contract of `cuDeviceRegisterAsyncNotification`.
-    unsafe {
-        runtime
-            .driver
-            .cuDeviceRegisterAsyncNotification(number, callback, data, handle)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaDeviceUnregisterAsyncNotification`.
-pub(crate) unsafe fn cudaDeviceUnregisterAsyncNotification(
-    device: c_int,
-    handle: CUasyncCallbackHandle,
-) -> Result {
-    let runtime = runtime()?;
-    let number = runtime.device(device)?.number;
-    // SAFETY: the caller upholds the contract of `cuDeviceUnregisterAsyncNotification`.
-    unsafe {
-        runtime
-            .driver
-            .cuDeviceUnregisterAsyncNotification(number, handle)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaDeviceCanAccessPeer`.
-pub(crate) unsafe fn cudaDeviceCanAccessPeer(
-    able: *mut c_int,
-    device: c_int,
-    peer: c_int,
-) -> Result {
-    present(able)?;
-    let runtime = runtime()?;
-    let (device, peer) = (runtime.device(device)?.number, runtime.device(peer)?.number);
-    // SAFETY: the caller upholds the contract of `cuDeviceCanAccessPeer`.
-    unsafe { runtime.driver.cuDeviceCanAccessPeer(able, device, peer) }
-}
-
-/// # Safety
 /// As documented by CUDA for `cudaDeviceEnablePeerAccess`.
 pub(crate) unsafe fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Result {
     let runtime = context()?;
@@ -346,66 +246,12 @@ pub(crate) unsafe fn cudaDeviceDisablePeerAccess(peer: c_int) -> Result {
     unsafe { runtime.driver.cuCtxDisablePeerAccess(peer) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaDeviceGetP2PAttribute`.
-pub(crate) unsafe fn cudaDeviceGetP2PAttribute(
-    value: *mut c_int,
-    attribute: c_int,
-    source: c_int,
-    destination: c_int,
-) -> Result {
-    present(value)?;
-    let runtime = runtime()?;
-    let source = runtime.device(source)?.number;
-    let destination = runtime.device(destination)?.number;
-    // SAFETY: the caller upholds the contract of `cuDeviceGetP2PAttribute`.
-    unsafe {
-        runtime
-            .driver
-            .cuDeviceGetP2PAttribute(value, attribute, source, destination)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaDeviceGetP2PAtomicCapabilities`.
-#[cfg(not(cuda12))]
-pub(crate) unsafe fn cudaDeviceGetP2PAtomicCapabilities(
-    capabilities: *mut c_uint,
-    operations: *const c_int,
-    count: c_uint,
-    source: c_int,
-    destination: c_int,
-) -> Result {
-    let runtime = runtime()?;
-    // SAFETY: the caller upholds the contract of `cuDeviceGetP2PAtomicCapabilities`.
-    unsafe {
-        runtime.driver.cuDeviceGetP2PAtomicCapabilities(
-            capabilities,
-            operations,
-            count,
-            runtime.device(source)?.number,
-            runtime.device(destination)?.number,
-        )
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaDeviceGetHostAtomicCapabilities`.
-#[cfg(not(cuda12))]
-pub(crate) unsafe fn cudaDeviceGetHostAtomicCapabilities(
-    capabilities: *mut c_uint,
-    operations: *const c_int,
-    count: c_uint,
-    device: c_int,
-) -> Result {
-    let runtime = runtime()?;
-    let number = runtime.device(device)?.number;
-    // SAFETY: the caller upholds the contract of `cuDeviceGetHostAtomicCapabilities`.
-    unsafe {
-        runtime
-            .driver
-            .cuDeviceGetHostAtomicCapabilities(capabilities, operations, count, number)
-    }
+/// The driver's number of a device.
+///
+/// # Errors
+/// `cudaErrorInvalidDevice` if there is no such device; the error with which the driver started.
+pub(super) fn number(ordinal: c_int) -> Result<CUdevice> {
+    Ok(runtime()?.device(ordinal)?.number)
 }
 
 /// The driver's flags. The driver always maps host memory, so that flag is dropped.

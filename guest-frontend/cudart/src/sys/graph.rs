@@ -3,10 +3,10 @@
 
 use super::boundary::own_default;
 use super::present;
-use super::runtime::{context, runtime};
+use super::runtime::context;
 use crate::error::Result;
 use paragpu_abi::{CUcontext, CUgraph, CUgraphExec, cudaGraphInstantiateParams};
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::c_uint;
 use std::ptr;
 
 /// # Safety
@@ -67,49 +67,4 @@ pub(crate) unsafe fn cudaGraphInstantiateWithParams_ptsz(
     // SAFETY: `parameters` is valid, as the caller promises.
     unsafe { (*parameters).uploadStream = given };
     outcome
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaDeviceGraphMemTrim`.
-pub(crate) unsafe fn cudaDeviceGraphMemTrim(device: c_int) -> Result {
-    let runtime = runtime()?;
-    let number = runtime.device(device)?.number;
-    // SAFETY: the caller upholds the contract of `cuDeviceGraphMemTrim`.
-    unsafe { runtime.driver.cuDeviceGraphMemTrim(number) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaDeviceGetGraphMemAttribute`.
-pub(crate) unsafe fn cudaDeviceGetGraphMemAttribute(
-    device: c_int,
-    attribute: c_int,
-    value: *mut c_void,
-) -> Result {
-    present(value)?;
-    let runtime = runtime()?;
-    let number = runtime.device(device)?.number;
-    // SAFETY: the caller upholds the contract of `cuDeviceGetGraphMemAttribute`.
-    unsafe {
-        runtime
-            .driver
-            .cuDeviceGetGraphMemAttribute(number, attribute, value)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaDeviceSetGraphMemAttribute`.
-pub(crate) unsafe fn cudaDeviceSetGraphMemAttribute(
-    device: c_int,
-    attribute: c_int,
-    value: *mut c_void,
-) -> Result {
-    present(value)?;
-    let runtime = runtime()?;
-    let number = runtime.device(device)?.number;
-    // SAFETY: the caller upholds the contract of `cuDeviceSetGraphMemAttribute`.
-    unsafe {
-        runtime
-            .driver
-            .cuDeviceSetGraphMemAttribute(number, attribute, value)
-    }
 }

@@ -13,7 +13,7 @@ use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{
     CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUgraph, CUgraphExec, CUgraphNode, cudaExtent,
-    cudaKernelNodeParams, cudaMemcpy3DParms, cudaMemsetParams, cudaPitchedPtr, dim3,
+    cudaKernelNodeParams, cudaMemcpy3DParms, cudaPitchedPtr, dim3,
 };
 use std::ffi::{c_int, c_void};
 
@@ -113,251 +113,6 @@ pub(crate) unsafe fn cudaGraphExecKernelNodeSetParams(
     }
 }
 
-// Copies.
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddMemcpyNode`.
-pub(crate) unsafe fn cudaGraphAddMemcpyNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    parameters: *const cudaMemcpy3DParms,
-) -> Result {
-    present(parameters)?;
-    // SAFETY: the caller upholds the contract of `driver_copy`.
-    let copy = unsafe { driver_copy(context()?, &*parameters) }?;
-    // SAFETY: the caller upholds the contract of `add_copy`.
-    unsafe { add_copy(node, graph, after, count, &copy) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddMemcpyNode1D`.
-pub(crate) unsafe fn cudaGraphAddMemcpyNode1D(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    to: *mut c_void,
-    from: *const c_void,
-    size: usize,
-    kind: c_int,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `line`.
-    let copy = unsafe { linear(context()?, to, from, size, kind) }?;
-    // SAFETY: the caller upholds the contract of `add_copy`.
-    unsafe { add_copy(node, graph, after, count, &copy) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddMemcpyNodeToSymbol`.
-pub(crate) unsafe fn cudaGraphAddMemcpyNodeToSymbol(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    symbol: *const c_void,
-    from: *const c_void,
-    size: usize,
-    offset: usize,
-    kind: c_int,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `to_symbol`.
-    let copy = unsafe { to_symbol(context()?, symbol, from, size, offset, kind) }?;
-    // SAFETY: the caller upholds the contract of `add_copy`.
-    unsafe { add_copy(node, graph, after, count, &copy) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddMemcpyNodeFromSymbol`.
-pub(crate) unsafe fn cudaGraphAddMemcpyNodeFromSymbol(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    to: *mut c_void,
-    symbol: *const c_void,
-    size: usize,
-    offset: usize,
-    kind: c_int,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `from_symbol`.
-    let copy = unsafe { from_symbol(context()?, to, symbol, size, offset, kind) }?;
-    // SAFETY: the caller upholds the contract of `add_copy`.
-    unsafe { add_copy(node, graph, after, count, &copy) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphMemcpyNodeSetParams`.
-pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams(
-    node: CUgraphNode,
-    parameters: *const cudaMemcpy3DParms,
-) -> Result {
-    present(parameters)?;
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `driver_copy`.
-    let copy = unsafe { driver_copy(runtime, &*parameters) }?;
-    // SAFETY: the caller upholds the contract of `cuGraphMemcpyNodeSetParams`.
-    unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphMemcpyNodeSetParams1D`.
-pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams1D(
-    node: CUgraphNode,
-    to: *mut c_void,
-    from: *const c_void,
-    size: usize,
-    kind: c_int,
-) -> Result {
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `line`.
-    let copy = unsafe { linear(runtime, to, from, size, kind) }?;
-    // SAFETY: the caller upholds the contract of `cuGraphMemcpyNodeSetParams`.
-    unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphMemcpyNodeSetParamsToSymbol`.
-pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsToSymbol(
-    node: CUgraphNode,
-    symbol: *const c_void,
-    from: *const c_void,
-    size: usize,
-    offset: usize,
-    kind: c_int,
-) -> Result {
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `to_symbol`.
-    let copy = unsafe { to_symbol(runtime, symbol, from, size, offset, kind) }?;
-    // SAFETY: the caller upholds the contract of `cuGraphMemcpyNodeSetParams`.
-    unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphMemcpyNodeSetParamsFromSymbol`.
-pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsFromSymbol(
-    node: CUgraphNode,
-    to: *mut c_void,
-    symbol: *const c_void,
-    size: usize,
-    offset: usize,
-    kind: c_int,
-) -> Result {
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `from_symbol`.
-    let copy = unsafe { from_symbol(runtime, to, symbol, size, offset, kind) }?;
-    // SAFETY: the caller upholds the contract of `cuGraphMemcpyNodeSetParams`.
-    unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphExecMemcpyNodeSetParams`.
-pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams(
-    executable: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *const cudaMemcpy3DParms,
-) -> Result {
-    present(parameters)?;
-    // SAFETY: the caller upholds the contract of `driver_copy`.
-    let copy = unsafe { driver_copy(context()?, &*parameters) }?;
-    // SAFETY: the caller upholds the contract of `set_copy`.
-    unsafe { set_copy(executable, node, &copy) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphExecMemcpyNodeSetParams1D`.
-pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams1D(
-    executable: CUgraphExec,
-    node: CUgraphNode,
-    to: *mut c_void,
-    from: *const c_void,
-    size: usize,
-    kind: c_int,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `line`.
-    let copy = unsafe { linear(context()?, to, from, size, kind) }?;
-    // SAFETY: the caller upholds the contract of `set_copy`.
-    unsafe { set_copy(executable, node, &copy) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphExecMemcpyNodeSetParamsToSymbol`.
-pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsToSymbol(
-    executable: CUgraphExec,
-    node: CUgraphNode,
-    symbol: *const c_void,
-    from: *const c_void,
-    size: usize,
-    offset: usize,
-    kind: c_int,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `to_symbol`.
-    let copy = unsafe { to_symbol(context()?, symbol, from, size, offset, kind) }?;
-    // SAFETY: the caller upholds the contract of `set_copy`.
-    unsafe { set_copy(executable, node, &copy) }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphExecMemcpyNodeSetParamsFromSymbol`.
-pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsFromSymbol(
-    executable: CUgraphExec,
-    node: CUgraphNode,
-    to: *mut c_void,
-    symbol: *const c_void,
-    size: usize,
-    offset: usize,
-    kind: c_int,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `from_symbol`.
-    let copy = unsafe { from_symbol(context()?, to, symbol, size, offset, kind) }?;
-    // SAFETY: the caller upholds the contract of `set_copy`.
-    unsafe { set_copy(executable, node, &copy) }
-}
-
-// Memsets.
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddMemsetNode`.
-pub(crate) unsafe fn cudaGraphAddMemsetNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    parameters: *const cudaMemsetParams,
-) -> Result {
-    present(node)?;
-    present(parameters)?;
-    let runtime = context()?;
-    let current = runtime.current()?;
-    // SAFETY: the caller upholds the contract of `cuGraphAddMemsetNode`.
-    unsafe {
-        runtime
-            .driver
-            .cuGraphAddMemsetNode(node, graph, after, count, parameters, current)
-    }
-}
-
-/// # Safety
-/// As documented by CUDA for `cudaGraphExecMemsetNodeSetParams`.
-pub(crate) unsafe fn cudaGraphExecMemsetNodeSetParams(
-    executable: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *const cudaMemsetParams,
-) -> Result {
-    present(parameters)?;
-    let runtime = context()?;
-    let current = runtime.current()?;
-    // SAFETY: the caller upholds the contract of `cuGraphExecMemsetNodeSetParams`.
-    unsafe {
-        runtime
-            .driver
-            .cuGraphExecMemsetNodeSetParams(executable, node, parameters, current)
-    }
-}
-
-// Conversions.
-
 /// The driver's form of a kernel node.
 ///
 /// # Safety
@@ -388,96 +143,88 @@ pub unsafe fn kernel_parameters(
     })
 }
 
-/// A copy of consecutive bytes as a 3D copy of one row.
-///
-/// # Safety
-/// `to` and `from` have `size` bytes, on the side that `kind` says, whenever
-/// the node runs.
-unsafe fn linear(
-    runtime: &Runtime,
-    to: *mut c_void,
-    from: *const c_void,
-    size: usize,
-    kind: c_int,
-) -> Result<CUDA_MEMCPY3D> {
-    direction(kind, ANY)?;
-    if size == 0 {
-        return fail(abi::cudaErrorInvalidValue);
+// Copies.
+
+/// What a copy node copies.
+pub(super) enum Copied {
+    /// As a record says.
+    Volume(*const cudaMemcpy3DParms),
+    /// Bytes in a row: to, from, size, kind.
+    Row(*mut c_void, *const c_void, usize, c_int),
+    /// Bytes of the program to a variable: symbol, from, size and offset, kind.
+    ToSymbol(*const c_void, *const c_void, (usize, usize), c_int),
+    /// Bytes of a variable to the program: to, symbol, size and offset, kind.
+    FromSymbol(*mut c_void, *const c_void, (usize, usize), c_int),
+}
+
+impl Copied {
+    /// The driver's form.
+    ///
+    /// # Safety
+    /// Its record is null or readable; both ends have all bytes, on the sides that the kind says,
+    /// whenever the node runs; nvcc's code registered its symbol, if that is known.
+    unsafe fn in_driver(self) -> Result<CUDA_MEMCPY3D> {
+        let (to, from, size, kind) = match self {
+            Self::Volume(parameters) => {
+                present(parameters)?;
+                // SAFETY: the caller upholds the contract of `driver_copy`.
+                return unsafe { driver_copy(context()?, &*parameters) };
+            }
+            Self::Row(to, from, size, kind) => (to, from, size, kind),
+            Self::ToSymbol(symbol, from, (size, offset), kind) => {
+                // SAFETY: the caller upholds the contract of `part`.
+                let to = unsafe { part(context()?, symbol, size, offset) }?;
+                direction(kind, TO_DEVICE)?;
+                (to, from, size, kind)
+            }
+            Self::FromSymbol(to, symbol, (size, offset), kind) => {
+                // SAFETY: the caller upholds the contract of `part`.
+                let from = unsafe { part(context()?, symbol, size, offset) }?;
+                direction(kind, FROM_DEVICE)?;
+                (to, from.cast_const(), size, kind)
+            }
+        };
+        let runtime = context()?;
+        direction(kind, ANY)?;
+        if size == 0 {
+            return fail(abi::cudaErrorInvalidValue);
+        }
+        let row = |ptr: *mut c_void| cudaPitchedPtr {
+            ptr,
+            pitch: size,
+            xsize: size,
+            ysize: 1,
+        };
+        let parameters = cudaMemcpy3DParms {
+            srcPtr: row(from.cast_mut()),
+            dstPtr: row(to),
+            extent: cudaExtent {
+                width: size,
+                height: 1,
+                depth: 1,
+            },
+            kind,
+            // SAFETY: the record has integers, pointers and optional functions.
+            ..unsafe { zeroed() }
+        };
+        // SAFETY: the caller upholds the contract of `driver_copy`.
+        unsafe { driver_copy(runtime, &parameters) }
     }
-    let row = |ptr: *mut c_void| cudaPitchedPtr {
-        ptr,
-        pitch: size,
-        xsize: size,
-        ysize: 1,
-    };
-    let parameters = cudaMemcpy3DParms {
-        srcPtr: row(from.cast_mut()),
-        dstPtr: row(to),
-        extent: cudaExtent {
-            width: size,
-            height: 1,
-            depth: 1,
-        },
-        kind,
-        // SAFETY: the record has integers, pointers and optional functions.
-        ..unsafe { zeroed() }
-    };
-    // SAFETY: the caller upholds the contract of `driver_copy`.
-    unsafe { driver_copy(runtime, &parameters) }
-}
-
-/// A copy to a variable.
-///
-/// # Safety
-/// `from` has `size` bytes whenever the node runs; nvcc's code registered
-/// `symbol`, if it is known.
-unsafe fn to_symbol(
-    runtime: &Runtime,
-    symbol: *const c_void,
-    from: *const c_void,
-    size: usize,
-    offset: usize,
-    kind: c_int,
-) -> Result<CUDA_MEMCPY3D> {
-    // SAFETY: the caller upholds the contract of `part`.
-    let to = unsafe { part(runtime, symbol, size, offset) }?;
-    direction(kind, TO_DEVICE)?;
-    // SAFETY: the caller upholds the contract of `line`.
-    unsafe { linear(runtime, to, from, size, kind) }
-}
-
-/// A copy from a variable.
-///
-/// # Safety
-/// `to` has `size` bytes whenever the node runs; nvcc's code registered
-/// `symbol`, if it is known.
-unsafe fn from_symbol(
-    runtime: &Runtime,
-    to: *mut c_void,
-    symbol: *const c_void,
-    size: usize,
-    offset: usize,
-    kind: c_int,
-) -> Result<CUDA_MEMCPY3D> {
-    // SAFETY: the caller upholds the contract of `part`.
-    let from = unsafe { part(runtime, symbol, size, offset) }?;
-    direction(kind, FROM_DEVICE)?;
-    // SAFETY: the caller upholds the contract of `line`.
-    unsafe { linear(runtime, to, from, size, kind) }
 }
 
 /// Adds a copy node.
 ///
 /// # Safety
-/// `node` is null or writable, `after` null or of `count` nodes, `graph` live;
-/// `copy` is as CUDA documents for `cuGraphAddMemcpyNode`.
-unsafe fn add_copy(
+/// `node` is null or writable, `after` null or of `count` nodes, `graph` live; `copied` is as for
+/// [`Copied::in_driver`].
+pub(super) unsafe fn add_copy(
     node: *mut CUgraphNode,
     graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    copy: &CUDA_MEMCPY3D,
+    (after, count): (*const CUgraphNode, usize),
+    copied: Copied,
 ) -> Result {
+    // SAFETY: the caller upholds the contract of `in_driver`.
+    let copy = unsafe { copied.in_driver() }?;
     present(node)?;
     let runtime = context()?;
     let current = runtime.current()?;
@@ -485,22 +232,38 @@ unsafe fn add_copy(
     unsafe {
         runtime
             .driver
-            .cuGraphAddMemcpyNode(node, graph, after, count, copy, current)
+            .cuGraphAddMemcpyNode(node, graph, after, count, &copy, current)
     }
+}
+
+/// Replaces the copy of a node.
+///
+/// # Safety
+/// `node` is live; `copied` is as for [`Copied::in_driver`].
+pub(super) unsafe fn set_copy(node: CUgraphNode, copied: Copied) -> Result {
+    // SAFETY: the caller upholds the contract of `in_driver`.
+    let copy = unsafe { copied.in_driver() }?;
+    // SAFETY: the caller upholds the contract of `cuGraphMemcpyNodeSetParams`.
+    unsafe { context()?.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
 /// Replaces the copy of an executable graph's node.
 ///
 /// # Safety
-/// `executable` and `node` are live; `copy` is as CUDA documents for
-/// cuGraphExecMemcpyNodeSetParams.
-unsafe fn set_copy(executable: CUgraphExec, node: CUgraphNode, copy: &CUDA_MEMCPY3D) -> Result {
+/// `executable` is live; the rest is as for [`set_copy`].
+pub(super) unsafe fn set_copy_of(
+    executable: CUgraphExec,
+    node: CUgraphNode,
+    copied: Copied,
+) -> Result {
+    // SAFETY: the caller upholds the contract of `in_driver`.
+    let copy = unsafe { copied.in_driver() }?;
     let runtime = context()?;
     let current = runtime.current()?;
     // SAFETY: the caller upholds the contract of `cuGraphExecMemcpyNodeSetParams`.
     unsafe {
         runtime
             .driver
-            .cuGraphExecMemcpyNodeSetParams(executable, node, copy, current)
+            .cuGraphExecMemcpyNodeSetParams(executable, node, &copy, current)
     }
 }

@@ -86,18 +86,6 @@ pub(crate) unsafe fn cudaMemPoolImportPointer(
 }
 
 /// # Safety
-/// As documented by CUDA for `cudaDeviceGetDefaultMemPool`.
-pub(crate) unsafe fn cudaDeviceGetDefaultMemPool(
-    pool: *mut CUmemoryPool,
-    ordinal: c_int,
-) -> Result {
-    let runtime = runtime()?;
-    let number = runtime.device(ordinal)?.number;
-    // SAFETY: the caller upholds the contract of `cuDeviceGetDefaultMemPool`.
-    unsafe { runtime.driver.cuDeviceGetDefaultMemPool(pool, number) }
-}
-
-/// # Safety
 /// As documented by CUDA for `cudaDeviceGetMemPool`.
 pub(crate) unsafe fn cudaDeviceGetMemPool(pool: *mut CUmemoryPool, ordinal: c_int) -> Result {
     let runtime = runtime()?;

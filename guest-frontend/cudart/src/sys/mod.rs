@@ -62,6 +62,9 @@ pub(crate) mod exports {
     use super::boundary::{Boundary, DEFAULT_STREAM, OWN_STREAM, own_default};
     // The description says with these when a copy runs.
     use super::copy::{Timing, now};
+    // How it names a device of the driver, and what a node copies.
+    use super::device::number;
+    use super::graph_node::Copied;
 
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }

@@ -334,3 +334,27 @@ fn programs_with_gccs_address_sanitizer_start() {
     let output = run(&mut bench.command(&program));
     assert_eq!(text(&output.stderr), "");
 }
+
+#[test]
+fn programs_with_gccs_thread_sanitizer_start() {
+    let Some(bench) = Bench::new() else { return };
+    let (source, empty) = (bench.path("empty.c"), bench.path("empty"));
+    fs::write(&source, "int main(void) { return 0; }\n").expect("it is written");
+    let mut built = Command::new("cc");
+    built
+        .args(["-fsanitize=thread", "-o"])
+        .args([&empty, &source]);
+    let is_there = built.output().is_ok_and(|output| output.status.success());
+    // The sanitizer itself may not run here.
+    if !is_there
+        || !Command::new(&empty)
+            .status()
+            .is_ok_and(|status| status.success())
+    {
+        return paragpu_corpora::skip("gcc has no thread sanitizer here");
+    }
+    let program = bench.path("sanitized");
+    let options = ["-DMAIN", "-DPLAIN", "-fsanitize=thread"];
+    bench.compile("carrier.c", &program, &options, true);
+    assert_eq!(text(&run(&mut bench.command(&program)).stdout), "2\n");
+}

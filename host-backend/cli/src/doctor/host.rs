@@ -1,6 +1,6 @@
 //! The host's side: configuration, daemon, GPUs.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use paragpu_config::host::{DeviceKind, Host};
@@ -30,7 +30,10 @@ pub(super) fn examine(report: &mut Report, control: Option<&Path>) {
         Err(error) => {
             report
                 .add(SIDE, "configuration", State::Bad, chain(&error))
-                .advise("paragpud does not start until this is corrected");
+                .advise(match is_closed(&error) {
+                    true => "this user may not read it: run `paragpu doctor` as root",
+                    false => "paragpud does not start until this is corrected",
+                });
             return;
         }
     };
@@ -43,6 +46,12 @@ pub(super) fn examine(report: &mut Report, control: Option<&Path>) {
     if let Some(stats) = stats {
         devices(report, &stats);
     }
+}
+
+/// Whether this user may not read a file of the configuration.
+fn is_closed(error: &paragpu_config::Error) -> bool {
+    use std::io::ErrorKind::PermissionDenied;
+    matches!(error, paragpu_config::Error::Read { source, .. } if source.kind() == PermissionDenied)
 }
 
 /// Checks the requirements of vsock, if it is configured.
@@ -64,18 +73,23 @@ fn vsock(report: &mut Report, host: &Host) {
     }
     for socket in &host.vsock.unix.0 {
         let path = socket.path.display();
-        if socket.path.exists() {
-            let detail = format!("VM {}: {path}", socket.vm);
-            report.add(SIDE, "vsock", State::Good, detail);
-        } else {
+        let problem = match socket.path.metadata() {
+            Ok(found) if found.file_type().is_socket() => None,
+            Ok(_) => Some("is not a socket"),
+            Err(_) => Some("does not exist"),
+        };
+        if let Some(problem) = problem {
             report
                 .add(
                     SIDE,
                     "vsock",
                     State::Warning,
-                    format!("VM {}: {path} does not exist", socket.vm),
+                    format!("VM {}: {path} {problem}", socket.vm),
                 )
                 .advise("paragpud makes it when it starts or reads its configuration again");
+        } else {
+            let detail = format!("VM {}: {path}", socket.vm);
+            report.add(SIDE, "vsock", State::Good, detail);
         }
     }
 }
@@ -224,7 +238,7 @@ fn daemon(report: &mut Report, given: Option<&Path>) -> Option<Stats> {
             confinement::examine(report, pid, shared_user.as_deref());
             confinement::groups(report, ungrouped.as_deref());
         }
-        Err(error @ Error::Silent { .. }) => {
+        Err(error @ (Error::Silent { .. } | Error::Ended { .. })) => {
             report.add(SIDE, "daemon", State::Bad, chain(&error));
             return None;
         }

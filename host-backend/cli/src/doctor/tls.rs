@@ -7,6 +7,7 @@ use paragpu_config::guest::Guest;
 use paragpu_config::host::Host;
 
 use super::report::{Report, State};
+use crate::config::unreadable;
 
 /// Time before the expiry of a certificate from which on it is reported.
 const EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
@@ -98,6 +99,14 @@ pub(super) fn of_guest(report: &mut Report, guest: &Guest) {
 fn host_wears(report: &mut Report, files: Files<'_>) {
     const SIDE: &str = "host";
     let what = files.section;
+    // paragpud may be another user.
+    if let Some(path) = unreadable(&files) {
+        let detail = format!("not checked: this user may not read {}", path.display());
+        report
+            .add(SIDE, what, State::Warning, detail)
+            .advise("`paragpu doctor` checks it for root, or for paragpud's user");
+        return;
+    }
     let Some(described) = usable(report, SIDE, what, files) else {
         return;
     };

@@ -11,7 +11,7 @@ use super::arrivals::{Waiting, patience, slots};
 use super::token::token;
 use super::{ACCEPT_PAUSE, Broker};
 use crate::handshake::{Arrival, Guest, Pending, Progress, SessionRequest};
-use crate::listener::Peer;
+use crate::listener::{Peer, canonical};
 use crate::protection::Certified;
 use crate::session::{Facts, Session, since_boot};
 use crate::tenants::{DeviceProcess, check_tenant};
@@ -149,7 +149,6 @@ impl Broker {
             }
             return;
         }
-        let limit = u64::from(self.host.limits.sessions);
         // A session that moves between devices of this host is already counted. One that has
         // itself not arrived yet is no such session: a hostile host may announce it repeatedly.
         let arrives = request.arrives.as_ref();
@@ -169,34 +168,37 @@ impl Broker {
         if moves {
             return self.arrivals.wait(guest, request);
         }
+        match self.room_for(&request.vm) {
+            Ok(()) => self.arrivals.wait(guest, request),
+            Err(reason) => self.refuse(guest, &reason),
+        }
+    }
+
+    /// Checks that the host and a VM may have one more session. Guests that wait for a worker
+    /// count.
+    pub(super) fn room_for(&self, vm: &str) -> Result<(), String> {
+        let limit = u64::from(self.host.limits.sessions);
         if (self.workers.sessions().len() + self.arrivals.waiting.len()) as u64 >= limit {
-            let reason = format!(
+            return Err(format!(
                 "the host already serves {limit} sessions, its limit: try again when one has \
                  ended, or raise limits.sessions in its host.toml"
-            );
-            self.refuse(guest, &reason);
-            return;
+            ));
         }
-        let certified = self.tenants.certified_sessions(&request.vm);
-        let quota = self.tenants.session_limit(&self.host, &request.vm);
-        let running = self.workers.sessions_of(&request.vm).len();
-        let own = running + self.arrivals.waiting_of(&request.vm);
-        if quota > 0 && own as u64 >= u64::from(quota) {
-            let own = self.host.vm.get(&request.vm).map_or(0, |vm| vm.sessions);
-            let key = match own {
-                _ if quota == certified => "the limit in its certificate".to_owned(),
-                0 => "limits.per_vm".to_owned(),
-                _ => format!("sessions under [vm.{:?}]", request.vm),
-            };
-            let reason = format!(
-                "{} already has {quota} sessions on this host, its limit: end a program, or raise \
-                 {key} in the host's host.toml",
-                request.vm
-            );
-            self.refuse(guest, &reason);
-            return;
+        let certified = self.tenants.certified_sessions(vm);
+        let quota = self.tenants.session_limit(&self.host, vm);
+        let own = self.workers.sessions_of(vm).len() + self.arrivals.waiting_of(vm);
+        if quota == 0 || (own as u64) < u64::from(quota) {
+            return Ok(());
         }
-        self.arrivals.wait(guest, request);
+        let limit = match self.host.vm.get(vm).map_or(0, |vm| vm.sessions) {
+            _ if quota == certified => "the limit in its certificate".to_owned(),
+            0 => "limits.per_vm in the host's host.toml".to_owned(),
+            _ => format!("sessions under [vm.{vm:?}] in the host's host.toml"),
+        };
+        Err(format!(
+            "{vm} already has {quota} sessions on this host, its limit: end a program, or raise \
+             {limit}"
+        ))
     }
 
     /// Hands a reconnecting guest to the worker of its session. The token is the
@@ -413,6 +415,13 @@ impl Broker {
                 None => expiry(&guest.peer),
             },
         };
+        // One that moves within this host, and has no token.
+        let source = self.workers.with_token(&token);
+        let is_marked = source.is_some_and(|source| source.token == [0; 16]);
+        let (token, mark) = match is_marked {
+            true => ([0; 16], token),
+            false => (token, [0; 16]),
+        };
         let limits = &self.host.limits;
         let terms = terms(&facts, token, device_count, limits, &self.host.shm, request);
         let assign = match arrival {
@@ -435,6 +444,7 @@ impl Broker {
             facts,
             token: kept,
             claim: [0; 16],
+            mark,
             worker: key,
             arrives: arrival.is_some(),
             counters: None,
@@ -511,6 +521,7 @@ fn own_address(socket: &OwnedFd) -> Option<std::net::SocketAddr> {
     rustix::net::getsockname(socket)
         .ok()
         .and_then(|own| std::net::SocketAddr::try_from(own).ok())
+        .map(canonical)
 }
 
 /// The message that hands a guest to a worker.

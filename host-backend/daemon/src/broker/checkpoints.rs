@@ -68,9 +68,19 @@ impl Broker {
         for (session, again) in self.operations.schedules.due(now) {
             let every = Some(again.every.as_secs());
             let ordered = self.order_checkpoint(NOBODY, session, &again.directory, false, every);
-            self.operations
-                .schedules
-                .ordered(session, ordered.is_ok(), now);
+            let is_busy = self.is_busy(session);
+            let schedules = &mut self.operations.schedules;
+            match ordered {
+                // The file could not be created, for example.
+                Err(error) if !is_busy => schedules.written(session, again, &Err(error)),
+                ordered => schedules.ordered(session, ordered.is_ok(), now),
+            }
         }
+    }
+
+    /// Whether a session is being moved or written.
+    fn is_busy(&self, session: u64) -> bool {
+        let worker = self.workers.session(session).map(|found| found.worker);
+        worker.is_some_and(|key| self.operations.order(key).is_some())
     }
 }

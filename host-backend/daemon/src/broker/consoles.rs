@@ -271,7 +271,7 @@ impl Broker {
         let info = |(vm, sessions): (&str, u64)| VmInfo {
             vm: vm.to_owned(),
             sessions,
-            session_limit: self.host.sessions_of(vm).into(),
+            session_limit: self.tenants.session_limit(&self.host, vm).into(),
             device_memory: self.tenants.memory(vm),
             device_memory_limit: self.tenants.memory_limit(&self.host, vm),
         };

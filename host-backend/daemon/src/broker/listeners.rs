@@ -60,18 +60,13 @@ impl Listeners {
         if host.vsock.port != 0 {
             guests.push(Listener::vsock(host.vsock.port)?);
         }
-        let vsock_group = named("vsock.group", group(&host.vsock.group))?;
-        for socket in &host.vsock.unix.0 {
-            let listener = retry(|| Listener::vm(socket, vsock_group));
-            guests.push(named("vsock.unix", listener)?);
-        }
         let metrics = match &host.metrics.listen {
             Endpoint::Nowhere => None,
             Endpoint::Tcp(address) => Some(Listener::tcp(*address)),
             Endpoint::Unix(path) => Some(retry(|| Listener::unix(path, None))),
         };
         let far = host.migration.listen.0.map(Listener::tcp);
-        Ok(Self {
+        let mut listeners = Self {
             guests,
             commands: Some(commands),
             agents,
@@ -80,7 +75,10 @@ impl Listeners {
             guest_tls: tls::for_guests(host)?,
             far: named("migration.listen", far.transpose())?,
             pause: None,
-        })
+        };
+        // Without another try: if an earlier daemon was ending, it has ended.
+        listeners.follow_vm_sockets(&host.vsock)?;
+        Ok(listeners)
     }
 
     /// Closes all sockets.
@@ -143,6 +141,9 @@ impl Listeners {
 
     /// Opens and closes sockets of VMs according to the configuration. Sessions
     /// continue.
+    ///
+    /// # Errors
+    /// [`Error::Group`].
     pub fn follow_vm_sockets(&mut self, vsock: &Vsock) -> Result<(), Error> {
         let configured = &vsock.unix.0;
         let is = |listener: &Listener, socket: &VmSocket| {
@@ -152,17 +153,21 @@ impl Listeners {
             listener.of_vm().is_none() || configured.iter().any(|socket| is(listener, socket))
         });
         let group = named("vsock.group", group(&vsock.group))?;
-        let mut failed = Ok(());
         for socket in configured {
             if self.guests.iter().any(|listener| is(listener, socket)) {
                 continue;
             }
             match Listener::vm(socket, group) {
                 Ok(listener) => self.guests.push(listener),
-                Err(error) => failed = named("vsock.unix", Err(error)),
+                // The VM's hypervisor may write to the socket's directory, and must not keep
+                // other VMs from the daemon.
+                Err(error) => {
+                    let error = chain(&Error::of_key("vsock.unix")(error));
+                    tracing::error!(error, "cannot listen on a VM's socket");
+                }
             }
         }
-        failed
+        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::Broker;
 use super::migration::{Member, Migration, Stage};
 use super::order::{Kind, Ordered, Outcome};
+use super::token::token;
 use crate::link::{Destination, announce};
 use crate::listener::Peer;
 
@@ -65,7 +66,10 @@ impl Broker {
                         .into(),
                 );
             }
-            let sessions = self.chosen(migrate)?;
+            let mut sessions = self.chosen(migrate)?;
+            self.end_queries(migrate, &mut sessions, |facts| {
+                facts.communicator != communicator
+            })?;
             return self.begin_relocations(console, migrate, &sessions, &communicator);
         }
         if let Some(gpu) = migrate.to_gpu.filter(|_| here) {
@@ -87,6 +91,10 @@ impl Broker {
             precopy: !migrate.stop_first,
             hand_over: !migrate.copy,
         };
+        self.end_queries(migrate, &mut sessions, |facts| {
+            let keeps = [&facts.communicator, ""].contains(&goal.communicator.as_str());
+            !goal.local || !keeps
+        })?;
         self.begin(console, migrate, &sessions, &goal)
     }
 
@@ -103,7 +111,8 @@ impl Broker {
         match (migrate.session, &migrate.vm, migrate.gpu) {
             (Some(session), None, None) => Ok(vec![session]),
             (None, Some(vm), None) => {
-                let of_vm = self.workers.sessions_of(vm);
+                let mut of_vm = self.workers.sessions_of(vm);
+                of_vm.retain(|session| !self.is_over(*session));
                 if of_vm.is_empty() {
                     return Err(format!(
                         "{vm} has no session on this host: `paragpu list` names VMs as they are \
@@ -116,6 +125,7 @@ impl Broker {
                 self.check_gpu(gpu)?;
                 let all = self.workers.sessions().map(|session| session.facts.session);
                 let on_gpu = all.filter(|session| self.workers.gpu_of(*session) == Some(gpu));
+                let on_gpu = on_gpu.filter(|session| !self.is_over(*session));
                 let on_gpu: Vec<u64> = on_gpu.collect();
                 if on_gpu.is_empty() {
                     return Err(format!("GPU {gpu} has no sessions"));
@@ -124,6 +134,12 @@ impl Broker {
             }
             _ => Err("give one of session, vm and gpu".into()),
         }
+    }
+
+    /// Whether a session has ended, or was requested to.
+    fn is_over(&self, session: u64) -> bool {
+        let worker = self.workers.of(session);
+        worker.is_some_and(|worker| worker.finished || worker.ending)
     }
 
     fn begin(
@@ -253,9 +269,12 @@ impl Broker {
         gates: Option<&[OwnedFd; 3]>,
     ) -> Result<u64, String> {
         let key = self.orderable(session)?;
-        let Some(found) = self.workers.session(session) else {
+        let Some(found) = self.workers.session_mut(session) else {
             return Err(format!("there is no session {session}"));
         };
+        if found.token == [0; 16] && !goal.elsewhere {
+            found.mark = token();
+        }
         let facts = &found.facts;
         // The connection is handed over if possible.
         let follows = match (goal.local, goal.communicator.as_str()) {
@@ -272,7 +291,10 @@ impl Broker {
             version: VERSION,
             vm: Text(&facts.vm),
             device: facts.ordinal,
-            token: found.token,
+            token: match goal.elsewhere {
+                true => found.token,
+                false => found.identity(),
+            },
             guest_pid: facts.guest_pid,
             communicator: Text(&facts.communicator),
             follows: Text(follows),
@@ -491,12 +513,14 @@ impl Broker {
             return;
         };
         // This worker no longer continues it.
+        let identity = session.identity();
         let token = std::mem::take(&mut session.token);
+        session.mark = [0; 16];
         let left = session.facts.session;
         if token != [0; 16] && !route.communicator.is_empty() {
             self.operations.depart(token, route);
         }
-        let successor = self.workers.with_token(&token);
+        let successor = self.workers.with_token(&identity);
         let successor = successor.map(|session| session.facts.session);
         if let Some((_, migration)) = self.operations.migration_of(key)
             && let Some(member) = migration.members.get_mut(&key)

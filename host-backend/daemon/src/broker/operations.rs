@@ -96,12 +96,14 @@ impl Operations {
     }
 
     /// Records that the program of a moving session exited: the others need not wait for
-    /// it.
+    /// it. The report omits it, because it did not stay.
     pub fn member_ended(&mut self, id: u64, key: u64) {
         let Some(migration) = self.migrations.get_mut(&id) else {
             return;
         };
-        if let Some(member) = migration.members.remove(&key) {
+        if let Some(member) = migration.members.remove(&key)
+            && migration.single
+        {
             let reason = "its program ended in the meantime".to_owned();
             migration.over.push(member.over(Err(reason)));
         }

@@ -23,7 +23,7 @@ pub(super) struct Ordered {
 }
 
 /// The order.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Kind {
     /// A checkpoint.
     State {

@@ -76,12 +76,21 @@ impl Broker {
         if every.is_some() {
             self.operations.schedules.check(session, directory)?;
         }
+        self.operations.schedules.check_others(session, directory)?;
         let again = every.map(|seconds| CheckpointSchedule {
             directory: directory.to_owned(),
             every: Duration::from_secs(seconds),
         });
         let directory = absolute(directory)?;
         let key = self.orderable(session)?;
+        let found = self.workers.session(session);
+        if found.is_some_and(|it| it.token == [0; 16]) {
+            return Err(format!(
+                "session {session} ends with its connection, so no program could continue with a \
+                 checkpoint of it: set limits.reconnect in host.toml above 0 for the sessions \
+                 that begin from then on"
+            ));
+        }
         let apart = self.workers.get(key).is_some_and(|worker| worker.apart);
         let expires = self.workers.session(session);
         let expires = expires.and_then(|it| it.facts.expires);
@@ -158,7 +167,7 @@ impl Broker {
         if outcome.is_err() {
             self.give_up_arriving(key);
         }
-        let new_session = session.filter(|_| kind == Kind::Restore);
+        let new_session = session.filter(|_| matches!(kind, Kind::Restore));
         match kind {
             Kind::Migration(id) | Kind::Relocation { id, .. } => {
                 return self.member_over(id, key, outcome);

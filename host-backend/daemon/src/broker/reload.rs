@@ -1,14 +1,13 @@
 //! Rereads the configuration.
 
-use paragpu_config::host::{Device, Host, Lease, Migration, Tcp, Vsock};
+use paragpu_config::host::{Confine, Device, Host, Lease, Migration, Tcp, Vsock};
 
 use super::Broker;
 use crate::error::chain;
 use crate::logging;
 
 impl Broker {
-    /// SIGHUP: applies changed limits, placement, pool, sockets of VMs,
-    /// certificates and log level.
+    /// SIGHUP: applies the changes that need no restart, and names the others.
     pub(super) fn reload(&mut self) {
         if !self.operation.signals.take_reload() {
             return;
@@ -52,7 +51,11 @@ fn applied(old: &Host, new: &Host) -> Host {
             share_time: new.lease.share_time,
             ..old.lease.clone()
         },
-        confine: new.confine.clone(),
+        confine: Confine {
+            // The spawner of their workers starts before the daemon has a thread.
+            users: old.confine.users,
+            ..new.confine.clone()
+        },
         log: new.log.clone(),
         shm: new.shm.clone(),
         cache: new.cache.clone(),
@@ -71,5 +74,22 @@ fn applied(old: &Host, new: &Host) -> Host {
             ..new.migration.clone()
         },
         ..old.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paragpu_config::host::Users;
+
+    #[test]
+    fn users_of_vms_need_a_restart() {
+        let mut new = Host::default();
+        new.confine.users = Users::Range(200_000, 200_010);
+        new.confine.cuda_users = false;
+        let applied = applied(&Host::default(), &new);
+        assert!(!applied.confine.cuda_users);
+        let differing = paragpu_config::differing(&applied, &new);
+        assert_eq!(differing, ["confine.users"]);
     }
 }

@@ -141,6 +141,7 @@ impl Broker {
             facts,
             token,
             claim,
+            mark: [0; 16],
             worker: key,
             arrives: true,
             counters: None,
@@ -194,19 +195,7 @@ impl Broker {
                 copy.facts.session
             ));
         }
-        let limit = u64::from(self.host.limits.sessions);
-        if self.workers.sessions().len() as u64 >= limit {
-            return Err(format!("the host serves {limit} sessions already"));
-        }
-        let quota = self.tenants.session_limit(&self.host, &owner.vm);
-        let own = self.workers.sessions_of(&owner.vm).len();
-        if quota > 0 && own as u64 >= u64::from(quota) {
-            return Err(format!(
-                "{} already has {quota} sessions on this host, its limit",
-                owner.vm
-            ));
-        }
-        Ok(())
+        self.room_for(&owner.vm)
     }
 
     /// Handles the end of the restore of a copy: begins the next one.

@@ -56,6 +56,19 @@ impl Schedules {
         periodic.is_some_and(|periodic| periodic.again == *again)
     }
 
+    /// Checks that no other session is written to a directory periodically: the file there is
+    /// one session's.
+    pub(super) fn check_others(&self, session: u64, directory: &Path) -> Result<(), String> {
+        let mut others = self.0.iter().filter(|(other, _)| **other != session);
+        match others.find(|(_, periodic)| periodic.again.directory == directory) {
+            Some((other, _)) => Err(format!(
+                "session {other} is checkpointed periodically into {}: give another directory",
+                directory.display()
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that a session has no schedule for another directory: it has one at most.
     pub(super) fn check(&self, session: u64, directory: &Path) -> Result<(), String> {
         let other = self
@@ -196,6 +209,9 @@ mod tests {
             assert!(reason.contains("into /here, not /there"), "{reason}");
         }
         assert!(schedules.contain(7));
+        assert_eq!(schedules.check_others(7, here), Ok(()));
+        assert_eq!(schedules.check_others(8, there), Ok(()));
+        assert!(schedules.check_others(8, here).is_err());
         assert_eq!(schedules.end(7, here), Ok(()));
         assert!(!schedules.contain(7));
     }

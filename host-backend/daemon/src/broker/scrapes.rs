@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
+use rustix::process::{Resource, getrlimit};
 
 use super::Broker;
 use super::inquiries::Audience;
@@ -12,8 +13,12 @@ use crate::worker::State;
 
 /// How long a connection may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum number of connections without a request.
+const MAX_SILENT: usize = 16;
 /// Maximum number of connections.
-const MAX_CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: u64 = 256;
+/// The part of the daemon's descriptors that all connections may take.
+const CONNECTIONS_PART: u64 = 8;
 
 impl Broker {
     pub(super) fn accept_scrape(&mut self) {
@@ -22,12 +27,8 @@ impl Broker {
         };
         match metrics.accept() {
             Ok(Some((socket, _))) => {
-                // Silent connections must not keep others out.
-                let oldest = self.inquiries.scrapes.keys().next().copied();
-                if let Some(oldest) =
-                    oldest.filter(|_| self.inquiries.scrapes.len() >= MAX_CONNECTIONS)
-                {
-                    self.inquiries.forget_scrape(oldest);
+                if let Some(loser) = self.loser() {
+                    self.inquiries.forget_scrape(loser);
                 }
                 let key = self.counts.key();
                 let scrape = Scrape::new(socket, Instant::now() + PATIENCE);
@@ -36,6 +37,20 @@ impl Broker {
             Ok(None) => {}
             Err(error) => self.pause_accepting(&error),
         }
+    }
+
+    /// The connection that makes room for another, if there are too many. Any user of the host
+    /// may connect: those that send no request must not keep out others, which do so at once.
+    fn loser(&self) -> Option<u64> {
+        let scrapes = &self.inquiries.scrapes;
+        let silent = || scrapes.iter().filter(|(_, scrape)| scrape.reading());
+        if silent().count() >= MAX_SILENT {
+            return silent().next().map(|(key, _)| *key);
+        }
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = MAX_CONNECTIONS.min(limit / CONNECTIONS_PART);
+        let oldest = scrapes.keys().next().copied();
+        oldest.filter(|_| scrapes.len() as u64 >= most)
     }
 
     pub(super) fn scrape(&mut self, key: u64, flags: PollFlags) {

@@ -50,6 +50,7 @@ impl Broker {
                 // Its control socket is gone with the earlier daemon.
                 token: [0; 16],
                 claim: [0; 16],
+                mark: [0; 16],
                 worker: key,
                 arrives: false,
                 counters: None,

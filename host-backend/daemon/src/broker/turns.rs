@@ -56,6 +56,12 @@ impl Broker {
         }
     }
 
+    /// Whether the worker of a session has no control socket to this daemon.
+    fn is_orphan(&self, session: u64) -> bool {
+        let worker = self.workers.of(session);
+        worker.is_some_and(|worker| worker.control.is_none())
+    }
+
     /// `paragpu share`.
     pub(super) fn order_share(
         &mut self,
@@ -66,6 +72,11 @@ impl Broker {
         let error = |error: String| Response::Error { error };
         let owner = match (session, vm) {
             (Some(session), None) => match self.workers.session(session) {
+                Some(_) if self.is_orphan(session) => {
+                    return error(format!(
+                        "session {session} began under an earlier daemon, so it takes no turns"
+                    ));
+                }
                 Some(_) => Owner::Session(session),
                 None => return error(format!("there is no session {session}: see `paragpu list`")),
             },

@@ -1,12 +1,13 @@
-//! Checkpoint files for workers that may not create any: the daemon creates a file under a
-//! temporary name, the worker fills it, and the daemon renames it if it is of the worker's
-//! session.
+//! Checkpoint files for workers that may not create any: the daemon creates a file without a
+//! name, the worker fills it, and the daemon names it if it is of the worker's session.
 
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use paragpu_control::files;
 use paragpu_control::state::{self, FILE};
 use rustix::fs::{Mode, OFlags, open};
 
@@ -14,10 +15,12 @@ use super::token::token;
 use crate::session::Session;
 
 /// A file that does not have its final name yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct UnnamedCheckpoint {
     directory: PathBuf,
+    /// Its temporary name: from the start, or of an unnamed file while it is checked.
     name: String,
+    unnamed: Option<Arc<File>>,
     /// When the guest's certificate expires, as the worker was told.
     expires: Option<u64>,
 }
@@ -31,14 +34,21 @@ impl UnnamedCheckpoint {
         builder.recursive(true).mode(0o777).create(directory)?;
         let name: String = token().iter().map(|byte| format!("{byte:02x}")).collect();
         let name = format!(".session-{name}");
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = open(directory.join(&name), flags, Mode::from_raw_mode(0o600))?;
+        let (file, unnamed) = match files::unnamed(directory) {
+            Some(file) => (file.try_clone()?, Some(Arc::new(file))),
+            None => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                let file = open(directory.join(&name), flags, Mode::from_raw_mode(0o600))?;
+                (file.into(), None)
+            }
+        };
         let fresh = Self {
             directory: directory.to_owned(),
             name,
+            unnamed,
             expires,
         };
-        Ok((fresh, file.into()))
+        Ok((fresh, file))
     }
 
     /// Handles the end of the worker's work: names the file, or removes it, also if it is not
@@ -48,7 +58,10 @@ impl UnnamedCheckpoint {
         outcome: Result<T, String>,
         session: Option<&Session>,
     ) -> Result<T, String> {
-        let outcome = outcome.and_then(|figures| self.check(session).map(|()| figures));
+        let outcome = outcome.and_then(|figures| {
+            self.link()?;
+            self.check(session).map(|()| figures)
+        });
         if outcome.is_err() {
             self.remove();
             return outcome;
@@ -63,6 +76,15 @@ impl UnnamedCheckpoint {
                 self.path().display()
             )),
         }
+    }
+
+    /// Gives an unnamed file its temporary name.
+    fn link(&self) -> Result<(), String> {
+        let Some(file) = &self.unnamed else {
+            return Ok(());
+        };
+        files::give_name(file, &self.path())
+            .map_err(|error| format!("{} cannot be created: {error}", self.path().display()))
     }
 
     /// Checks that the file begins with the head of this session. A restore believes it.
@@ -86,7 +108,7 @@ impl UnnamedCheckpoint {
 
     /// Removes it.
     pub(super) fn remove(&self) {
-        // It may have been removed with its directory.
+        // It may have no name, or have been removed with its directory.
         let _ = std::fs::remove_file(self.path());
     }
 }
@@ -115,6 +137,7 @@ mod tests {
             },
             token: [5; 16],
             claim: [0; 16],
+            mark: [0; 16],
             worker: 1,
             arrives: false,
             counters: None,
@@ -151,6 +174,14 @@ mod tests {
         assert!(!is_named("own", 6, 0, 100));
         assert!(!is_named("own", 5, 1, 100));
         assert!(!is_named("own", 5, 0, 0));
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_file_that_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_fresh, mut file) = UnnamedCheckpoint::make(folder.path(), None).unwrap();
+        file.write_all(b"text").unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -86,11 +86,12 @@ impl Workers {
         of_vm.map(|(session, _)| *session).collect()
     }
 
-    /// The sessions that a token identifies. During a move between devices of this host, two
-    /// have it; the one that has the guest comes first.
+    /// The sessions that a token or a mark identifies. During a move between devices of this
+    /// host, two have it; the one that has the guest comes first.
     pub fn with_token(&self, token: &[u8; 16]) -> Option<&Session> {
-        let named = self.sessions.values();
-        let named = named.filter(|session| *token != [0; 16] && same(&session.token, token));
+        let named = self.sessions.values().filter(|_| *token != [0; 16]);
+        let named =
+            named.filter(|session| same(&session.token, token) || same(&session.mark, token));
         named.min_by_key(|session| session.arrives)
     }
 

@@ -9,6 +9,7 @@ use paragpu_protocol::table::{GraphBegin, GraphDestroy, GraphInstantiate, GraphN
 use super::code_search::{MayPrint, Prints};
 use super::gpu::Gpu;
 use super::host_account::{Charge, HostAccount};
+use super::queue::pieces;
 use crate::error::{Fault, Outcome, fail};
 use crate::handles::{HandleMap, Table};
 
@@ -26,6 +27,8 @@ struct Graph {
     state: State,
     /// Number of nodes.
     nodes: u32,
+    /// Work items that a launch counts as on a device that queues the nodes.
+    pieces: u32,
     /// The host memory charged for it.
     held: Charge,
     /// Bytes charged for updates, by node.
@@ -86,8 +89,8 @@ impl<'a> From<Work<'a>> for NodeWork<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Launchable<'a> {
     pub(crate) id: GraphId,
-    /// Number of nodes.
-    pub(crate) nodes: u32,
+    /// Work items that a launch counts as on a device that queues the nodes.
+    pub(crate) pieces: u32,
     /// Number of kernels.
     pub(crate) kernels: u64,
     /// Whether its kernels may print.
@@ -129,6 +132,7 @@ impl Graphs {
         let new = Graph {
             state: State::Building(Vec::new()),
             nodes: 0,
+            pieces: 0,
             held: self.account.take(NODE)?,
             updated: HandleMap::default(),
             kernels: 0,
@@ -174,6 +178,10 @@ impl Graphs {
         graph
             .held
             .grow(weight.saturating_add(nodes.len() as u64 * NODE))?;
+        let items = nodes
+            .iter()
+            .map(|node| pieces(&node.work, node.after.len()));
+        graph.pieces = items.fold(graph.pieces, u32::saturating_add);
         all.append(&mut nodes);
         graph.nodes = u32::try_from(all.len()).unwrap_or(u32::MAX);
         graph.kernels += kernels as u64;
@@ -219,7 +227,7 @@ impl Graphs {
         let graph = self.table.get(graph)?;
         Ok(Launchable {
             id: graph.id()?,
-            nodes: graph.nodes,
+            pieces: graph.pieces,
             kernels: graph.kernels,
             prints: &graph.prints,
             calls_host: graph.calls_host,
@@ -235,6 +243,9 @@ impl Graphs {
         if update.node < graph.nodes && weight > before {
             graph.held.grow(weight - before)?;
             graph.updated.insert(update.node, weight);
+            // The node itself already counts.
+            let more = pieces(&update.work, 0) - 1;
+            graph.pieces = graph.pieces.saturating_add(more);
         }
         gpu.graph_update(id, update.node, update.work)?;
         graph.prints.add(update.prints);

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use paragpu_device::{EventId, Result, StreamId};
+use paragpu_device::{EventId, Result, StreamId, Work};
 
 use super::gpu::Gpu;
 use super::host_function::HostFunctions;
@@ -18,6 +18,25 @@ const STEP: u32 = 256;
 /// Maximum number of queued work items. A graph launch that counts for more may still
 /// queue behind two others.
 const MAX_QUEUED: u64 = 8192;
+/// Bytes of parameters, operations, dependencies or bodies that count as another work item.
+const PIECE: usize = 1024;
+/// Bytes that a device may keep for each dependency of a node while a launch of its graph waits.
+const DEPENDENCY: usize = 16;
+/// The same for each body of a conditional node.
+const BODY: usize = 32;
+
+/// The number of work items that `work` counts as, which a device keeps until it begins: work
+/// of a stream, or of a node with so many dependencies.
+pub(crate) fn pieces(work: &Work<'_>, dependencies: usize) -> u32 {
+    let kept = match work {
+        Work::Launch(launch) => launch.parameters.len(),
+        Work::Memory(operations) => size_of_val(&**operations),
+        Work::Conditional(conditional) => conditional.bodies.len().saturating_mul(BODY),
+        _ => 0,
+    };
+    let bytes = kept.saturating_add(dependencies.saturating_mul(DEPENDENCY));
+    u32::try_from(1 + bytes / PIECE).unwrap_or(u32::MAX)
+}
 
 /// The work queued in one stream.
 #[derive(Debug, Default)]
@@ -175,5 +194,33 @@ impl Blockers {
         if let Some((Blocker::Graph(mark), _)) = self.waiting.pop_front() {
             gpu.free_mark(mark);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paragpu_device::{Conditional, ConditionalKind, FunctionId, Launch, MemoryOperation};
+
+    use super::*;
+
+    #[test]
+    fn work_counts_by_what_a_device_keeps_for_it() {
+        assert_eq!(pieces(&Work::Empty, 0), 1);
+        assert_eq!(pieces(&Work::Empty, PIECE / DEPENDENCY), 2);
+        let launch = |bytes| Launch::of_one_thread(FunctionId(1), vec![0; bytes]);
+        assert_eq!(pieces(&Work::Launch(launch(PIECE - 1)), 0), 1);
+        assert_eq!(pieces(&Work::Launch(launch(4 * PIECE)), 0), 5);
+        let barrier = MemoryOperation::Barrier { is_local: true };
+        let operations = vec![barrier; 256];
+        assert!(pieces(&Work::Memory(operations.into()), 0) > 4);
+        let conditional = Conditional {
+            condition: 1,
+            kind: ConditionalKind::Switch,
+            value: 0,
+            assigns: false,
+            bodies: vec![0; 1024],
+        };
+        assert_eq!(pieces(&Work::Conditional(conditional), 0), 33);
+        assert_eq!(pieces(&Work::Empty, usize::MAX), u32::MAX);
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct DurableSender {
     down: AtomicBool,
     /// Frames wait in the connection for a flush.
     gathers: AtomicBool,
+    /// The guest was asked something, and has not answered.
+    asked: AtomicBool,
 }
 
 struct State {
@@ -56,6 +58,7 @@ impl DurableSender {
     pub(crate) fn new(sender: Arc<dyn Sender>, durable: bool) -> Self {
         Self {
             down: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
             gathers: AtomicBool::new(sender.gathers()),
             state: Mutex::new(State {
                 sender: Arc::clone(&sender),
@@ -138,6 +141,7 @@ impl DurableSender {
     /// Like [`notify`](Self::notify), but repeated on the next connection if this one is
     /// closed.
     pub(crate) fn query(&self, kind: u16, payload: &[u8]) {
+        self.asked.store(true, Ordering::Release);
         // First without the lock of `state`: a thread may hold it for as long as
         // the connection is full.
         let sent = self.connection().try_send(kind, 0, Some(0), &[payload]);
@@ -150,6 +154,11 @@ impl DurableSender {
         if sent.and_then(|_| state.sender.flush()).is_err() {
             state.pending_query = Some((kind, payload.to_vec()));
         }
+    }
+
+    /// Whether the guest has yet to answer a query. From then on it has answered.
+    pub(crate) fn take_query(&self) -> bool {
+        self.asked.swap(false, Ordering::AcqRel)
     }
 
     /// The current connection.

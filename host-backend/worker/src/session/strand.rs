@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use paragpu_communicator::CachePadded;
 use paragpu_device::{Error, Launch, LaunchTarget, Recording};
 use parking_lot::{Condvar, Mutex};
 
@@ -140,11 +141,6 @@ impl Failures {
     }
 }
 
-/// A value alone in its cache lines.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Alone<T>(T);
-
 /// Jobs in order.
 #[derive(Default)]
 struct Queue {
@@ -153,7 +149,7 @@ struct Queue {
     /// is ready.
     pending: AtomicUsize,
     /// Number of jobs submitted so far.
-    done: Alone<AtomicU64>,
+    done: CachePadded<AtomicU64>,
 }
 
 /// A strand, as the session's thread sees it.
@@ -181,7 +177,7 @@ impl Strand {
     pub(super) fn has_done(&mut self, count: u64) -> bool {
         if self.known < count {
             // Acquire: what the lane did is visible.
-            self.known = self.queue.done.0.load(Ordering::Acquire);
+            self.known = self.queue.done.load(Ordering::Acquire);
         }
         self.known >= count
     }
@@ -199,7 +195,7 @@ pub(super) struct Lanes(Arc<Pool>);
 struct Pool {
     ready: Mutex<Ready>,
     /// Number of ready strands.
-    count: Alone<AtomicUsize>,
+    count: CachePadded<AtomicUsize>,
     changed: Condvar,
     failures: Arc<Failures>,
     board: Board,
@@ -220,7 +216,7 @@ impl Lanes {
     pub(super) fn start(count: usize, failures: &Arc<Failures>, board: &Board) -> Option<Self> {
         let pool = Arc::new(Pool {
             ready: Mutex::default(),
-            count: Alone::default(),
+            count: CachePadded::default(),
             changed: Condvar::new(),
             failures: Arc::clone(failures),
             board: board.clone(),
@@ -249,7 +245,7 @@ impl Pool {
     fn add(&self, strand: Arc<Queue>) {
         let mut ready = self.ready.lock();
         ready.strands.push_back(strand);
-        self.count.0.store(ready.strands.len(), Ordering::Relaxed);
+        self.count.store(ready.strands.len(), Ordering::Relaxed);
         let wakes = ready.sleepers > 0;
         drop(ready);
         if wakes {
@@ -259,7 +255,7 @@ impl Pool {
 
     fn take(&self, ready: &mut Ready) -> Option<Arc<Queue>> {
         let strand = ready.strands.pop_front()?;
-        self.count.0.store(ready.strands.len(), Ordering::Relaxed);
+        self.count.store(ready.strands.len(), Ordering::Relaxed);
         Some(strand)
     }
 
@@ -268,7 +264,7 @@ impl Pool {
         let began = Instant::now();
         let mut polls = 0_u32;
         while !polls.is_multiple_of(POLLS_PER_CLOCK) || began.elapsed() < POLL {
-            if self.count.0.load(Ordering::Relaxed) > 0
+            if self.count.load(Ordering::Relaxed) > 0
                 && let Some(mut ready) = self.ready.try_lock()
                 && let Some(strand) = self.take(&mut ready)
             {
@@ -307,14 +303,14 @@ impl Pool {
             if let Some(Err(error)) = job.map(Job::submit) {
                 self.failures.add(error);
             }
-            strand.done.0.fetch_add(1, Ordering::Release);
+            strand.done.fetch_add(1, Ordering::Release);
             if let Some(place) = place {
                 self.board.tell(place);
             }
             if strand.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
                 return;
             }
-            if taken >= BATCH && self.count.0.load(Ordering::Relaxed) > 0 {
+            if taken >= BATCH && self.count.load(Ordering::Relaxed) > 0 {
                 return self.add(strand);
             }
         }

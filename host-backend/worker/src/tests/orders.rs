@@ -4,8 +4,81 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::testing::guest::Guest;
+use paragpu_communicator::{Error, Frame, Receiver, Wait, Wake};
+use paragpu_protocol::codec::{Text, encode_all};
+use paragpu_protocol::frame::{Control, FrameHeader};
+use paragpu_protocol::handshake::Stays;
+
+use crate::session::Session;
+use crate::testing::device::TestDevice;
+use crate::testing::guest::{Guest, pair, setup};
 use crate::transfer::orders::{CheckpointTarget, Order, Orders, Report};
+
+/// A guest that sends frames without end that are not calls.
+struct Endless;
+
+impl Receiver for Endless {
+    fn receive(&mut self, _: Wait) -> Result<Option<Frame<'_>>, Error> {
+        let payload = &[0; 8];
+        let header = FrameHeader::new(Control::Received.kind(), 0, 0, payload.len());
+        Ok(Some(Frame {
+            header: header.unwrap(),
+            payload,
+            landed: 0,
+        }))
+    }
+
+    fn set_polls(&mut self, _: bool) {}
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::new(Self)
+    }
+}
+
+impl Wake for Endless {
+    fn wake(&self) {}
+}
+
+#[test]
+fn a_session_whose_guest_sends_without_end_stops() {
+    let (host, _guest) = pair();
+    let device = TestDevice::default();
+    let mut session = Session::new(setup(&device), Arc::clone(&host.sender), None);
+    let stopped = session.stop(&mut Endless, Duration::from_secs(20));
+    assert!(matches!(stopped, Ok(true)), "{stopped:?}");
+    // Nor does it receive forever while the guest runs a host function.
+    let functions = Arc::clone(&session.objects.host_functions);
+    functions.queue(1).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| functions.run(1));
+        while !functions.need_report() {
+            std::thread::yield_now();
+        }
+        session.take_early(&mut Endless).unwrap();
+        functions.close();
+    });
+}
+
+#[test]
+fn a_guest_that_stays_is_reported_if_it_was_asked() {
+    let (say, reports) = channel();
+    let (host, _guest) = pair();
+    let device = TestDevice::default();
+    let mut session = Session::new(setup(&device), Arc::clone(&host.sender), None);
+    let report = move |report| drop(say.send(report));
+    session.transfer.set_orders(Arc::new(Orders::new(report)));
+    let payload = encode_all(&Stays { reason: Text("no") });
+    let kind = Control::Stays.kind();
+    for asked in [false, true, false] {
+        if asked {
+            let sender = session.replies.link.sender();
+            sender.query(Control::Move.kind(), &[]);
+        }
+        let header = FrameHeader::new(kind, 0, 0, payload.len()).unwrap();
+        session.take(header, &payload).unwrap();
+        assert_eq!(reports.try_iter().count(), usize::from(asked));
+    }
+}
 
 #[test]
 fn an_order_that_comes_before_the_session_waits_for_calls_is_carried_out() {

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Receiver;
+use paragpu_control::files::{give_name, unnamed};
 use paragpu_protocol::codec::{decode_all, encode_all};
 
 use self::contents::{Hasher, Sealed};
@@ -105,16 +106,26 @@ impl Session {
     /// Writes the file durably, including its name.
     pub(crate) fn write_file(&mut self, directory: &Path) -> Result<u64, StateError> {
         std::fs::create_dir_all(directory)?;
-        // For its owner only: it contains the token and the program's data.
-        let file = tempfile::Builder::new()
-            .prefix(".session-")
-            // Write-only: a confined worker cannot read there.
-            .make_in(directory, |path| {
-                let mut new = OpenOptions::new();
-                new.write(true).create_new(true).mode(0o600).open(path)
-            })?;
-        let bytes = self.write_into(file.as_file(), None)?;
-        file.persist(directory.join(FILE))
+        let mut beside = tempfile::Builder::new();
+        let beside = beside.prefix(".session-");
+        let (path, bytes) = match unnamed(directory) {
+            Some(file) => {
+                let bytes = self.write_into(&file, None)?;
+                let named = beside.make_in(directory, |path| give_name(&file, path))?;
+                (named.into_temp_path(), bytes)
+            }
+            None => {
+                // For its owner only: it contains the token and the program's data.
+                let file = beside.make_in(directory, |path| {
+                    let mut new = OpenOptions::new();
+                    // Write-only: a confined worker cannot read there.
+                    new.write(true).create_new(true).mode(0o600).open(path)
+                })?;
+                let bytes = self.write_into(file.as_file(), None)?;
+                (file.into_temp_path(), bytes)
+            }
+        };
+        path.persist(directory.join(FILE))
             .map_err(|error| StateError::Io(error.error))?;
         File::open(directory)?.sync_all()?;
         Ok(bytes)

@@ -417,7 +417,8 @@ pub(crate) fn reachable(address: &str, socket: Option<BorrowedFd<'_>>) -> String
             .and_then(|socket| rustix::net::getsockname(socket).ok())
             .and_then(|own| SocketAddr::try_from(own).ok());
         // A guest without a network connection is on this host.
-        address.set_ip(own.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |own| own.ip()));
+        let own = own.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |own| own.ip());
+        address.set_ip(own.to_canonical());
     }
     address.to_string()
 }

@@ -1,6 +1,6 @@
 //! The daemon's orders to a running session.
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -65,6 +65,10 @@ pub(crate) fn micros(time: Duration) -> u64 {
 pub struct Orders {
     waiting: AtomicBool,
     order: Mutex<Option<Order>>,
+    /// Number of orders given; changed under the lock of `order`.
+    given: AtomicU64,
+    /// Notified when the order is taken.
+    taken: Condvar,
     /// The daemon answered [`Report::Resumes`].
     resumed: AtomicBool,
     /// When the guest's certificate expires, as of the last checkpoint.
@@ -85,6 +89,8 @@ impl Orders {
         Self {
             waiting: AtomicBool::new(false),
             order: Mutex::new(None),
+            given: AtomicU64::new(0),
+            taken: Condvar::new(),
             resumed: AtomicBool::new(false),
             expires: AtomicU64::new(0),
             wake: Mutex::new(None),
@@ -99,6 +105,7 @@ impl Orders {
             return false;
         }
         *place = Some(order);
+        self.given.fetch_add(1, Ordering::Relaxed);
         self.waiting.store(true, Ordering::Release);
         drop(place);
         self.wake();
@@ -120,7 +127,26 @@ impl Orders {
         let mut place = self.order.lock();
         // Before the place is free: the next order sets it again.
         self.waiting.store(false, Ordering::Release);
+        self.taken.notify_all();
         place.take()
+    }
+
+    /// Withdraws the queued order if the session's thread does not take it within `patience`.
+    /// It may be in a call of the device that does not return. Returns whether it was
+    /// withdrawn.
+    pub(crate) fn withdraw_after(&self, patience: Duration) -> bool {
+        let mut place = self.order.lock();
+        let number = self.given.load(Ordering::Relaxed);
+        let waits = |place: &mut Option<Order>| {
+            place.is_some() && self.given.load(Ordering::Relaxed) == number
+        };
+        self.taken.wait_while_for(&mut place, waits, patience);
+        let is_late = waits(&mut place);
+        if is_late {
+            self.waiting.store(false, Ordering::Release);
+            *place = None;
+        }
+        is_late
     }
 
     /// Asks the daemon whether a stopped session may execute a call. An answer to an earlier
@@ -244,6 +270,33 @@ mod tests {
             matches!(message, FromWorker::Report(Report::Failed(_))),
             "{message:?}"
         );
+    }
+
+    #[test]
+    fn an_order_that_nobody_takes_is_withdrawn() {
+        let orders = Orders::new(drop);
+        let order = || Order::Checkpoint {
+            target: CheckpointTarget {
+                directory: PathBuf::new(),
+                file: None,
+            },
+            end: false,
+        };
+        let short = Duration::from_millis(10);
+        assert!(!orders.withdraw_after(short), "there is none");
+        assert!(orders.give(order()));
+        assert!(orders.withdraw_after(short));
+        assert!(orders.take().is_none());
+        // The next one is another.
+        assert!(orders.give(order()));
+        let long = Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| orders.withdraw_after(long));
+            assert!(orders.take().is_some());
+            assert!(orders.give(order()));
+            assert!(orders.take().is_some());
+            assert!(!waits.join().unwrap());
+        });
     }
 
     #[test]

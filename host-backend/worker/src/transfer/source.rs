@@ -536,8 +536,26 @@ impl Source {
     fn broken_off(mut self: Box<Self>, session: &mut Session, end: SessionEnd) -> SessionEnd {
         let reason = format!("the session ended during its move: {end}");
         self.peer.call_off(&reason);
-        let _ = self.stay(session, &reason);
+        match end {
+            // This worker's exit tells the daemon. The sessions that move together with this one
+            // move on.
+            SessionEnd::Goodbye => self.put_back(session),
+            _ => {
+                let _ = self.stay(session, &reason);
+            }
+        }
         end
+    }
+
+    /// Has the session continue as before.
+    fn put_back(self: Box<Self>, session: &mut Session) {
+        session.intake.set_copied(false);
+        if let Some(precopy) = self.precopy {
+            precopy.mover.keep(session);
+        }
+        if self.watched {
+            let _ = session.gpu.watch_writes(false);
+        }
     }
 
     /// Ends a failed migration: the session continues here.
@@ -547,13 +565,7 @@ impl Source {
         reason: &str,
     ) -> Result<Option<Box<dyn Task>>, SessionEnd> {
         tracing::debug!(stage = ?self.stage, reason, "the session stays");
-        session.intake.set_copied(false);
-        if let Some(precopy) = self.precopy {
-            precopy.mover.keep(session);
-        }
-        if self.watched {
-            let _ = session.gpu.watch_writes(false);
-        }
+        self.put_back(session);
         let orders = session.transfer.orders();
         orders.report(Report::Failed(reason.to_owned()));
         Ok(None)

@@ -12,7 +12,7 @@ use super::contents::Hasher;
 use crate::live::Recorded;
 use crate::session::Session;
 use crate::transfer::regions::{Chunk, sealed};
-use crate::transfer::state::{BLOCK, HEADER, Kind, Layout, Scanner, StateError, Writer};
+use crate::transfer::state::{BLOCK, FILE, HEADER, Kind, Layout, Scanner, StateError, Writer};
 use crate::transfer::tests::{
     PTX, SHAPE, alone, bytes_of, contents, file_of, session, settle, store,
 };
@@ -50,6 +50,23 @@ fn written() -> Session {
     }
     settle(&mut session);
     session
+}
+
+#[test]
+fn a_file_replaces_the_last_one_when_it_is_complete() {
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join(FILE);
+    let mut session = written();
+    for _ in 0..2 {
+        let bytes = session.write_file(directory.path()).unwrap();
+        assert_eq!(std::fs::metadata(&file).unwrap().len(), bytes);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+    // Its device's addresses.
+    drop(session);
+    let state = std::fs::read(&file).unwrap();
+    restored(&state, Hasher::Threads).unwrap();
 }
 
 fn state(hasher: Hasher) -> (Vec<u8>, Vec<(Chunk, blake3::Hash)>) {

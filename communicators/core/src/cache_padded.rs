@@ -5,9 +5,9 @@ use std::ops::Deref;
 /// A value alone in its cache lines: two, because processors prefetch pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Alone<T>(pub(crate) T);
+pub struct CachePadded<T>(pub T);
 
-impl<T> Deref for Alone<T> {
+impl<T> Deref for CachePadded<T> {
     type Target = T;
 
     fn deref(&self) -> &T {

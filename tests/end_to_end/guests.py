@@ -1,0 +1,106 @@
+"""Guest programs of the end-to-end tests, and the daemons and workers that serve them."""
+
+import glob
+import os
+import subprocess
+import sys
+import time
+
+import harness
+
+GUEST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guest_program.py")
+
+
+def start(daemon, communicator, *arguments, **environment):
+    """Starts the guest program that talks to us line by line."""
+    return start_program(GUEST, daemon, communicator, *arguments, **environment)
+
+
+def start_program(path, daemon, communicator, *arguments, **environment):
+    """Starts another one."""
+    return subprocess.Popen(
+        [sys.executable, path, *arguments],
+        env=daemon.guest_environment(communicator) | environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end_with(test, guest):
+    """Ends a guest when a test ends; returns the guest."""
+    for end in (guest.stdout.close, guest.stderr.close, guest.stdin.close, guest.wait, guest.kill):
+        test.addCleanup(end)
+    return guest
+
+
+def finish(guest, timeout=60):
+    """Waits for a guest's end: exit status, output, errors."""
+    output, errors = guest.communicate(timeout=timeout)
+    return guest.returncode, output, errors
+
+
+def read_until(guest, wanted):
+    """Reads lines until one starts with `wanted`."""
+    line = ""
+    for line in guest.stdout:
+        if line.startswith(wanted):
+            return line.strip()
+    errors = guest.stderr.read()
+    raise AssertionError(f"the guest ended ({guest.wait()}) without saying {wanted!r}, at last {line!r}: {errors}")
+
+
+def workers(daemon):
+    """Process ids of the daemon's workers, warm ones included."""
+    return {
+        pid: environment
+        for pid, environment in processes("paragpu-worker")
+        if daemon.folder.name in environment
+    }
+
+
+def processes(name):
+    """Process id and environment of each running program of that name."""
+    for entry in glob.glob("/proc/[0-9]*"):
+        try:
+            if os.path.basename(os.readlink(f"{entry}/exe")) == name:
+                with open(f"{entry}/environ", "rb") as file:
+                    yield int(os.path.basename(entry)), file.read().decode(errors="replace")
+        except OSError:
+            continue
+
+
+def eventually(condition, what, seconds=20):
+    """Polls for something that another process brings about."""
+    limit = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > limit:
+            raise AssertionError(f"never happened: {what}")
+        time.sleep(0.02)
+
+
+def ask(daemon, *arguments):
+    """Runs paragpu; returns its exit status, output and errors."""
+    command = [harness.binary("paragpu"), "--control", daemon.control, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def only_session(daemon):
+    """Number of the daemon's one session, once others that end are gone."""
+    eventually(lambda: len(daemon.sessions()) == 1, "one session is left")
+    return str(daemon.sessions()[0]["id"])
+
+
+def rounds(guest, count):
+    """Reads that many rounds; the guest itself compares every result."""
+    for _ in range(count):
+        read_until(guest, "round")
+
+
+def answer(guest):
+    """Asks a guest whether all is as it must be."""
+    guest.stdin.write("check\n")
+    guest.stdin.flush()
+    return guest.stdout.readline().strip()
