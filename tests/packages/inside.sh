@@ -183,13 +183,13 @@ check "DKMS forgets the old version" bash -c '! dkms status | grep -q "paragpu.*
 
 echo "== removing"
 packages=(paragpu-guest paragpu-dkms paragpu-host paragpu-tools)
-# Stands for the device that tmpfiles.d makes, which a container may not.
-ln -s null /dev/nvidia0
+# Stands for the device that tmpfiles.d makes, where a container may not.
+[ -e /dev/nvidia0 ] || ln -s null /dev/nvidia0
 check "packages are removed" apt remove "${packages[@]}"
 check "only the redirector is no longer preloaded" is "$(tr -d ' ' </etc/ld.so.preload)" "$preloaded"
 rm /etc/ld.so.preload
 check "the guest's device files are removed" \
-	bash -c '[ -e /proc/driver/nvidia/version ] || [ ! -L /dev/nvidia0 ]'
+	bash -c '[ -e /proc/driver/nvidia/version ] || [ ! -e /dev/nvidia0 ]'
 check "changed configuration outlives that" sha256sum -c /tmp/sums
 check "the loader has forgotten them" is "$(first_of libcuda.so.1)" ""
 mkdir -p /var/cache/paragpu /var/lib/paragpu/states /etc/systemd/system/multi-user.target.wants

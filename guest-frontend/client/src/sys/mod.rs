@@ -3,6 +3,7 @@
 
 pub mod bare_call;
 pub mod memory;
+pub(crate) mod map_query;
 pub(crate) mod moved_pages;
 pub mod process;
 pub mod reservation;
