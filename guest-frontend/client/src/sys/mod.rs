@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 pub mod bare_call;
-pub mod memory;
 pub(crate) mod map_query;
+pub mod memory;
 pub(crate) mod moved_pages;
 pub mod process;
 pub mod reservation;
