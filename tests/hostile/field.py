@@ -136,6 +136,13 @@ class Field:
             parameters=parameters,
         )
 
+    def growth(self, session, frames, patience):
+        """Sends frames as `press` does; returns how many, and by how many bytes the session's worker grew meanwhile."""
+        worker = self.worker(session)
+        before = resident(worker)
+        sent = self.press(session, frames, patience)
+        return sent, resident(worker) - before
+
     def press(self, session, frames, patience=8):
         """Sends frames for as long as the host takes them, at most for `patience` seconds;
         returns how many. The session may end."""

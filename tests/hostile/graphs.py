@@ -134,12 +134,17 @@ def graphs_behind_an_endless_kernel(field):
     return 1_000
 
 
-def taken_by_launches(field, session, count):
-    """Most bytes by which a worker grows while launches of a graph wait, each in a stream of its own."""
+def launches_wait_within_limit(field, what, nodes_of):
+    """Launches of a graph wait, each in a stream of its own, and take no more than the VM's limit. `nodes_of` makes
+    its nodes for a session."""
+    field.again(*LIMITED)
+    session, launches = field.session(), 48
     worker = field.worker(session)
+    field.launch(session, field.kernel(session, ENDLESS))
+    expect(instantiate(session, nodes_of(session)), f"a graph of {what} is refused")
     session.call("Ping", value=1)
     before, most = resident(worker), 0
-    for number in range(count):
+    for number in range(launches):
         # A blocking stream: its work waits for the legacy stream's.
         session.post("StreamCreate", stream=1000 + number, flags=0, priority=0)
         session.post("GraphLaunch", graph=500, stream=1000 + number)
@@ -147,47 +152,39 @@ def taken_by_launches(field, session, count):
     while time.monotonic() < end and most < 2 << 30:
         most = max(most, resident(worker) - before)
         time.sleep(0.05)
-    return most
+    expect(most < LIMIT + UNDER_WAY, f"{launches} launches of {what} wait in {most >> 20} MiB")
+    return launches
 
 
 @attack
 def dependencies_behind_an_endless_kernel(field):
     """A launch of a graph is more work the more its nodes depend on each other."""
-    field.again(*LIMITED)
-    session, launches = field.session(), 48
-    field.launch(session, field.kernel(session, ENDLESS))
-    nodes = (node(after=struct.pack(f"<{number}I", *range(number))) for number in range(1500))
-    expect(instantiate(session, nodes), "a graph of a million dependencies is refused")
-    most = taken_by_launches(field, session, launches)
-    expect(most < LIMIT + UNDER_WAY, f"{launches} launches of a million dependencies wait in {most >> 20} MiB")
-    return launches
+
+    def nodes_of(_):
+        return (node(after=struct.pack(f"<{number}I", *range(number))) for number in range(1500))
+
+    return launches_wait_within_limit(field, "a million dependencies", nodes_of)
 
 
 @attack
 def bodies_behind_an_endless_kernel(field):
     """A launch of a graph is more work the more bodies its nodes choose from."""
-    field.again(*LIMITED)
-    session, launches = field.session(), 48
-    field.launch(session, field.kernel(session, ENDLESS))
-    work = wire.encode_call("GraphConditional", condition=1, kind=2, value=0, assigns=False, bodies=bytes(4 * 1024))
-    nodes = (node(work, wire.NUMBERS["GraphConditional"]) for _ in range(300))
-    expect(instantiate(session, nodes), "a graph of 300 conditional nodes is refused")
-    most = taken_by_launches(field, session, launches)
-    expect(most < LIMIT + UNDER_WAY, f"{launches} launches with 300,000 empty bodies wait in {most >> 20} MiB")
-    return launches
+
+    def nodes_of(_):
+        work = wire.encode_call("GraphConditional", condition=1, kind=2, value=0, assigns=False, bodies=bytes(4 * 1024))
+        return (node(work, wire.NUMBERS["GraphConditional"]) for _ in range(300))
+
+    return launches_wait_within_limit(field, "300 conditional nodes with 300,000 empty bodies", nodes_of)
 
 
 @attack
 def parameters_of_graphs_behind_an_endless_kernel(field):
     """A launch of a graph is more work the larger the parameters of its kernels are."""
-    field.again(*LIMITED)
-    session, launches = field.session(), 48
-    field.launch(session, field.kernel(session, ENDLESS))
-    big = field.kernel(session, ptx("", ".param .align 4 .b8 p0[32000]"), handle=300)
-    launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), preferences=b"")
-    work = wire.encode_call("Launch", function=big, stream=0, parameters=bytes(32000), **launch)
-    nodes = (node(work, wire.NUMBERS["Launch"]) for _ in range(300))
-    expect(instantiate(session, nodes), "a graph of 300 kernels is refused")
-    most = taken_by_launches(field, session, launches)
-    expect(most < LIMIT + UNDER_WAY, f"{launches} launches with 9 MiB of parameters wait in {most >> 20} MiB")
-    return launches
+
+    def nodes_of(session):
+        big = field.kernel(session, ptx("", ".param .align 4 .b8 p0[32000]"), handle=300)
+        launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), preferences=b"")
+        work = wire.encode_call("Launch", function=big, stream=0, parameters=bytes(32000), **launch)
+        return (node(work, wire.NUMBERS["Launch"]) for _ in range(300))
+
+    return launches_wait_within_limit(field, "300 kernels with 9 MiB of parameters", nodes_of)

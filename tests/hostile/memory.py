@@ -117,12 +117,9 @@ def files_of_a_worker_that_died(field):
 @attack
 def launches_behind_an_endless_kernel(field):
     session = field.session()
-    worker = field.worker(session)
     field.launch(session, field.kernel(session, ENDLESS))
-    before = resident(worker)
     launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), preferences=b"", parameters=b"")
-    sent = field.press(session, repeated(session, 300_000, "Launch", function=101, stream=0, **launch), 6)
-    grown = resident(worker) - before
+    sent, grown = field.growth(session, repeated(session, 300_000, "Launch", function=101, stream=0, **launch), 6)
     expect(grown < 96 << 20, f"{sent} launches wait in {grown >> 20} MiB")
     return sent
 
@@ -130,12 +127,9 @@ def launches_behind_an_endless_kernel(field):
 @attack
 def events_behind_an_endless_kernel(field):
     session = field.session()
-    worker = field.worker(session)
     field.launch(session, field.kernel(session, ENDLESS))
     session.post("EventCreate", event=300, flags=2)
-    before = resident(worker)
-    sent = field.press(session, repeated(session, 300_000, "EventRecord", event=300, stream=0), 6)
-    grown = resident(worker) - before
+    sent, grown = field.growth(session, repeated(session, 300_000, "EventRecord", event=300, stream=0), 6)
     expect(grown < 96 << 20, f"{sent} events wait in {grown >> 20} MiB")
     return sent
 

@@ -234,9 +234,7 @@ def work_of_many_streams_behind_an_endless_kernel(field):
     """A session's queued work is limited across all streams, and charged."""
     field.again("--set=limits.per_vm_host_memory=16MiB")
     session, neighbour = field.session(), field.neighbour()
-    worker = field.worker(session)
     field.launch(session, field.kernel(session, ENDLESS))
-    before = resident(worker)
 
     def frames():
         for stream in range(1000, 1200):
@@ -246,8 +244,7 @@ def work_of_many_streams_behind_an_endless_kernel(field):
             yield from repeated(session, 6000, "Launch", function=101, stream=stream, **launch)
             yield posted(session, "StreamDestroy", stream=stream)
 
-    sent = field.press(session, frames(), 12)
-    grown = resident(worker) - before
+    sent, grown = field.growth(session, frames(), 12)
     expect(grown < UNDER_WAY, f"{sent} launches wait in {grown >> 20} MiB")
     expect(neighbour.call("Ping", value=1)[0] == 1, "the neighbour's session ended")
     return sent
@@ -258,13 +255,10 @@ def parameters_behind_an_endless_kernel(field):
     """A launch with many parameters is more work than one without."""
     field.again(*LIMITED)
     session = field.session()
-    worker = field.worker(session)
     field.launch(session, field.kernel(session, ENDLESS))
     big = field.kernel(session, ptx("", ".param .align 4 .b8 p0[4000]"), handle=300)
-    before = resident(worker)
     launch = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, flags=0, cluster=(0, 0, 0), preferences=b"", parameters=bytes(4000))
-    sent = field.press(session, repeated(session, 30_000, "Launch", function=big, stream=0, **launch), 6)
-    grown = resident(worker) - before
+    sent, grown = field.growth(session, repeated(session, 30_000, "Launch", function=big, stream=0, **launch), 6)
     expect(grown < UNDER_WAY, f"{sent} launches with 4 kB of parameters wait in {grown >> 20} MiB")
     return sent
 
@@ -274,19 +268,17 @@ def operations_behind_an_endless_kernel(field):
     """A call with many operations on memory is more work than one with few."""
     field.again("--set=limits.per_vm_host_memory=8MiB")
     session = field.session()
-    worker = field.worker(session)
     session.call("MemMap", address=ARENA, size=CHUNK)
     field.launch(session, field.kernel(session, ENDLESS))
     session.call("Ping", value=1)
-    before, writes = resident(worker), struct.pack("<IIQQ", 2, 0, ARENA, 1) * 256
+    writes = struct.pack("<IIQQ", 2, 0, ARENA, 1) * 256
 
     def frames():
         for stream in range(1000, 1012):
             yield posted(session, "StreamCreate", stream=stream, flags=0, priority=0)
             yield from repeated(session, 1000, "StreamMemory", stream=stream, operations=writes)
 
-    sent = field.press(session, frames(), 10)
-    grown = resident(worker) - before
+    sent, grown = field.growth(session, frames(), 10)
     expect(grown < 64 << 20, f"{sent} calls with 256 operations wait in {grown >> 20} MiB")
     return sent
 
@@ -295,7 +287,6 @@ def operations_behind_an_endless_kernel(field):
 def work_of_the_legacy_stream_behind_many_streams(field):
     """It waits for the work of each stream once, however much of it there is."""
     session = field.session()
-    worker = field.worker(session)
     session.call("MemMap", address=ARENA, size=CHUNK)
     field.launch(session, field.kernel(session, ENDLESS))
     fill = dict(destination=ARENA, pitch=0, value=0, element=1, width=4, height=1)
@@ -303,9 +294,7 @@ def work_of_the_legacy_stream_behind_many_streams(field):
         session.post("StreamCreate", stream=stream, flags=0, priority=0)
         session.post("Memset", stream=stream, **fill)
     session.call("Ping", value=1)
-    before = resident(worker)
-    sent = field.press(session, repeated(session, 7000, "Memset", stream=0, **fill), 10)
-    grown = resident(worker) - before
+    sent, grown = field.growth(session, repeated(session, 7000, "Memset", stream=0, **fill), 10)
     expect(grown < UNDER_WAY, f"{sent} fills behind 6000 streams wait in {grown >> 20} MiB")
     return sent
 
@@ -340,18 +329,15 @@ def objects_that_go_behind_an_endless_kernel(field):
     """What waits for the kernel's end is little, however often something is made and destroyed."""
     field.again("--set=limits.per_vm_host_memory=16MiB")
     session = field.session()
-    worker = field.worker(session)
     session.call("ArrayCreate", array=7, shape=array())
     field.launch(session, field.kernel(session, ENDLESS))
     session.call("Ping", value=1)
-    before = resident(worker)
 
     def frames():
         for number in range(300_000):
             yield posted(session, "SurfaceCreate", surface=1000 + number, array=7, level=0)
             yield posted(session, "SurfaceDestroy", surface=1000 + number)
 
-    sent = field.press(session, frames(), 10)
-    grown = resident(worker) - before
+    sent, grown = field.growth(session, frames(), 10)
     expect(grown < UNDER_WAY, f"{sent // 2} surfaces that were destroyed take {grown >> 20} MiB")
     return sent

@@ -30,7 +30,7 @@ use crate::transfer::orders::Report;
 pub(crate) const BATCH: usize = 64;
 /// Maximum number of frames received before the loop continues. Frames that fill no queue may
 /// arrive faster than they are taken.
-pub(crate) const FRAMES: usize = 1024;
+const FRAMES: usize = 1024;
 /// Maximum wait for room in staging memory before the loop continues.
 const STAGED: Duration = Duration::from_micros(50);
 /// If staging memory has been full for this long, calls are received anyway: the
@@ -228,16 +228,34 @@ impl Session {
             return Ok(());
         }
         self.recall(receiver);
+        let nothing = |_: FrameHeader, _: &[u8]| Ok(None::<()>);
+        self.queue_arrived(receiver, |session| session.intake.takes_early(), nothing)?;
+        Ok(())
+    }
+
+    /// Takes frames that have arrived while the session `takes` them, at most [`FRAMES`], and
+    /// queues their calls. Ends at a frame for which `finds` has a value, which it returns; that
+    /// frame is not queued.
+    pub(crate) fn queue_arrived<T>(
+        &mut self,
+        receiver: &mut dyn Receiver,
+        takes: impl Fn(&mut Self) -> bool,
+        finds: impl Fn(FrameHeader, &[u8]) -> Result<Option<T>, SessionEnd>,
+    ) -> Result<Option<T>, SessionEnd> {
         for _ in 0..FRAMES {
-            if !self.intake.takes_early() {
+            if !takes(self) {
                 break;
             }
             let Some(frame) = receiver.receive(Wait::Poll)? else {
                 break;
             };
+            let found = finds(frame.header, frame.payload)?;
+            if found.is_some() {
+                return Ok(found);
+            }
             self.queue_or_execute(frame.header, frame.payload)?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// One iteration of the loop while calls are queued: executes some. If one waits for

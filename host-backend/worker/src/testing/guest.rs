@@ -13,9 +13,11 @@ use paragpu_communicator_stream as stream;
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::{Field, Reader};
 use paragpu_protocol::frame::Control;
+use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::layout::{MAX_DEVICES, Regions};
 use paragpu_protocol::reply::{self, Reply};
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::Memset;
 use paragpu_protocol::types::MemoryInfo;
 
 use super::device::{TestDevice, snapshot};
@@ -52,6 +54,19 @@ pub struct Guest {
 
 /// A status and its call.
 pub type Failed = (Status, u16);
+
+/// Sets 64 bytes to 7.
+pub fn sevens(destination: u64, stream: StreamHandle) -> Memset {
+    Memset {
+        destination,
+        pitch: 0,
+        value: 7,
+        element: 1,
+        width: 64,
+        height: 1,
+        stream,
+    }
+}
 
 /// The setup of a session on `device`, at addresses that no other test uses.
 pub fn setup(device: &TestDevice) -> Setup {

@@ -15,7 +15,7 @@ use paragpu_protocol::types::{
 };
 
 use super::{MODULE, elapsed, image_of, kernel, launch, load_image, load_module};
-use crate::testing::guest::{Guest, decode};
+use crate::testing::guest::{Guest, decode, sevens};
 
 const STREAM: StreamHandle = StreamHandle(16);
 const EVENT: EventHandle = EventHandle(17);
@@ -275,15 +275,7 @@ fn a_module_is_charged_while_work_in_flight_may_use_it() {
     let loaded = guest.counters().host_memory;
     assert!(loaded >= before + size as u64);
     guest.device.hold(id, true);
-    guest.post(&Memset {
-        destination: address,
-        pitch: 0,
-        value: 7,
-        element: 1,
-        width: 64,
-        height: 1,
-        stream: STREAM,
-    });
+    guest.post(&sevens(address, STREAM));
     guest.call(&ModuleUnload { module: MODULE }).unwrap();
     assert!(guest.counters().host_memory >= loaded);
     guest.device.hold(id, false);

@@ -8,7 +8,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 use paragpu_protocol::types::ChangedRuns;
 
-use crate::testing::guest::{Guest, decode};
+use crate::testing::guest::{Guest, decode, sevens};
 
 /// The first two streams that the guest creates: handles, and the device's identifiers.
 const STREAMS: [(StreamHandle, u64); 2] = [(StreamHandle(16), 1), (StreamHandle(17), 2)];
@@ -32,15 +32,7 @@ fn guest() -> Guest {
 }
 
 fn set(guest: &Guest, destination: u64, stream: StreamHandle) {
-    guest.post(&Memset {
-        destination,
-        pitch: 0,
-        value: 7,
-        element: 1,
-        width: 64,
-        height: 1,
-        stream,
-    });
+    guest.post(&sevens(destination, stream));
 }
 
 #[test]

@@ -200,17 +200,20 @@ mod tests {
     use paragpu_control::socket::{Control, Inbox};
     use paragpu_control::worker::FromWorker;
 
-    #[test]
-    fn an_order_that_follows_one_that_is_taken_is_not_lost() {
-        const ORDERS: u32 = 20_000;
-        let orders = Orders::new(drop);
-        let order = || Order::Checkpoint {
+    fn order() -> Order {
+        Order::Checkpoint {
             target: CheckpointTarget {
                 directory: PathBuf::new(),
                 file: None,
             },
             end: false,
-        };
+        }
+    }
+
+    #[test]
+    fn an_order_that_follows_one_that_is_taken_is_not_lost() {
+        const ORDERS: u32 = 20_000;
+        let orders = Orders::new(drop);
         let mut taken = 0;
         std::thread::scope(|scope| {
             let giver = scope.spawn(|| {
@@ -275,13 +278,6 @@ mod tests {
     #[test]
     fn an_order_that_nobody_takes_is_withdrawn() {
         let orders = Orders::new(drop);
-        let order = || Order::Checkpoint {
-            target: CheckpointTarget {
-                directory: PathBuf::new(),
-                file: None,
-            },
-            end: false,
-        };
         let short = Duration::from_millis(10);
         assert!(!orders.withdraw_after(short), "there is none");
         assert!(orders.give(order()));

@@ -15,7 +15,6 @@ use super::sharing;
 use super::state::{ImagePart, Kind, StateError, Writer};
 use crate::error::{Fault, SessionEnd};
 use crate::images::Stored;
-use crate::intake::FRAMES;
 use crate::live::Recorded;
 use crate::session::Session;
 use crate::session::intake::Intake;
@@ -166,16 +165,8 @@ impl Session {
             // Calls are received although none is executed. Otherwise a blocked
             // guest could not report completion of its host functions, and the
             // device would wait forever.
-            for _ in 0..FRAMES {
-                if !self.takes_more() {
-                    break;
-                }
-                let received = receiver.receive(Wait::Poll).map_err(SessionEnd::from)?;
-                let Some(frame) = received else {
-                    break;
-                };
-                self.queue_or_execute(frame.header, frame.payload)?;
-            }
+            let nothing = |_: FrameHeader, _: &[u8]| Ok(None::<()>);
+            self.queue_arrived(receiver, Self::takes_more, nothing)?;
             self.execute_overtakers()?;
             self.answer_completed()?;
             self.replies.link.flush()?;

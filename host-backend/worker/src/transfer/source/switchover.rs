@@ -7,16 +7,15 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::{Receiver, Wait};
+use paragpu_communicator::Receiver;
 use paragpu_protocol::codec::{Text, encode_all};
-use paragpu_protocol::frame::Control;
+use paragpu_protocol::frame::{Control, FrameHeader};
 use paragpu_protocol::handshake::Move;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Source;
 use super::peer::broken;
-use crate::error::SessionEnd;
-use crate::intake::{FRAMES, refusal_reason};
+use crate::intake::refusal_reason;
 use crate::session::Session;
 use crate::transfer::orders::{Report, Step};
 use crate::transfer::state::{Kind, StateError};
@@ -260,25 +259,16 @@ pub(super) fn may_leave(session: &Session, local: bool, follows: &str) -> Result
     Err(StateError::Impossible(reason.into()))
 }
 
-/// Queues calls that arrive after the state was copied, at most [`FRAMES`] of them. They are not
-/// acknowledged: the guest resends them to the destination, or they are executed here if the
-/// session stays. Returns the reason if the guest cannot follow.
+/// Queues calls that arrived after the state was copied. They are not acknowledged: the guest
+/// resends them to the destination, or they are executed here if the session stays. Returns the
+/// reason if the guest cannot follow.
 fn queue_late_calls(
     session: &mut Session,
     receiver: &mut dyn Receiver,
 ) -> Result<Option<String>, NotStopped> {
-    for _ in 0..FRAMES {
-        if !session.takes_more() {
-            break;
-        }
-        let received = receiver.receive(Wait::Poll).map_err(SessionEnd::from)?;
-        let Some(frame) = received else {
-            break;
-        };
-        if frame.header.kind == Control::Stays.kind() {
-            return Ok(Some(refusal_reason(frame.payload)?));
-        }
-        session.queue_or_execute(frame.header, frame.payload)?;
-    }
-    Ok(None)
+    let refuses = |header: FrameHeader, payload: &[u8]| match header.kind == Control::Stays.kind() {
+        true => refusal_reason(payload).map(Some),
+        false => Ok(None),
+    };
+    Ok(session.queue_arrived(receiver, Session::takes_more, refuses)?)
 }

@@ -22,7 +22,7 @@ use paragpu_protocol::handle::{
 use paragpu_protocol::handshake::Move;
 use paragpu_protocol::layout::{BULK_TOKEN_BYTES, CHUNK};
 use paragpu_protocol::table::{
-    HostMap, MemMap, Memset, ModuleLoad, ModuleUnload, ShadowCreate, ShadowDestroy, StreamCreate,
+    HostMap, MemMap, ModuleLoad, ModuleUnload, ShadowCreate, ShadowDestroy, StreamCreate,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -31,25 +31,12 @@ use crate::session::Session;
 use crate::session::host_memory::Pinned;
 use crate::session::transfer::TaskKind;
 use crate::testing::device::{TestDevice, UNLISTED};
-use crate::testing::guest::setup;
+use crate::testing::guest::{setup, sevens};
 use crate::transfer::orders::{Departure, Orders, Report, Step};
 use crate::transfer::precopy::{Owners, PreCopy, owners};
 use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
 use crate::transfer::tests::{PTX, alone, settle, shareable, store};
 use crate::turns::{TurnState, Turns};
-
-/// Sets 64 bytes to 7.
-fn sevens(destination: u64) -> Memset {
-    Memset {
-        destination,
-        pitch: 0,
-        value: 7,
-        element: 1,
-        width: 64,
-        height: 1,
-        stream: StreamHandle(0),
-    }
-}
 
 /// Loads a module of `image` and returns its hash.
 fn load(session: &mut Session, module: u64, image: &[u8]) -> [u8; 32] {
@@ -259,7 +246,9 @@ fn a_session_whose_module_does_not_list_its_variables_stays() {
 
     // The program continues, and can move when it has unloaded the module.
     let mut session = begun.session;
-    session.perform(&Recorded::of(&sevens(address))).unwrap();
+    session
+        .perform(&Recorded::of(&sevens(address, StreamHandle(0))))
+        .unwrap();
     settle(&mut session);
     assert_eq!(
         device.bytes(address, 65),
@@ -370,7 +359,9 @@ fn a_shadow_that_is_only_waiting_to_be_dropped_is_not_copied() {
 
     // Work in flight may use it: the host keeps it, the destination does not get it.
     device.hold(0, true);
-    session.perform(&Recorded::of(&sevens(address.0))).unwrap();
+    session
+        .perform(&Recorded::of(&sevens(address.0, StreamHandle(0))))
+        .unwrap();
     let destroy = Recorded::of(&ShadowDestroy { address });
     session.perform(&destroy).unwrap();
     session.host.check_shadow(address.0).unwrap();
