@@ -5,7 +5,7 @@ usage: test_gpu_frameworks.py [--rounds N] [--turns N] [--seconds N] [--output F
        test_gpu_frameworks.py --restore CASE [--steps N]
 
 Runs the cases of torch_cases.py, jax_cases.py, cupy_cases.py, onnx_cases.py, vllm_cases.py,
-libraries_cases.py and, where there are two GPUs, pairs_cases.py, one process for each
+packages_cases.py, jax_packages_cases.py, compilers_cases.py, libraries_cases.py and, where there are two GPUs, pairs_cases.py, one process for each
 file: natively twice, and with the guest's libraries over a daemon of its own. A name is
 FILE or FILE:CASE. A case passes if its results are native's bit for bit, or if native
 does not repeat itself.
@@ -44,6 +44,9 @@ FILES = {
     "cupy": "cupy",
     "onnx": "onnxruntime",
     "vllm": "vllm",
+    "packages": "torch",
+    "jax_packages": "jax",
+    "compilers": "numpy",
     "libraries": "torch",
     "pairs": "torch",
 }

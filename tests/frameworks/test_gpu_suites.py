@@ -3,7 +3,7 @@
 usage: test_gpu_suites.py [--jobs N] [--seconds N] [--output FILE] [--cupy FOLDER] torch|jax|cupy...
 
 `torch`: every operator of PyTorch's database, forward and backward, in five types
-(suite_torch.py); `jax`: every use of a primitive in JAX's database, forward and backward
+(suite_torch.py; needs expecttest); `jax`: every use of a primitive in JAX's database, forward and backward
 (suite_jax.py; needs absl-py). Each runs natively twice, and remotely. A case that differs from
 both is run REPEATS times more in each way; it fails if the native runs agree and a remote one
 differs, or if it has an error that they do not have. `cupy`: the tests in CuPy's source
@@ -46,6 +46,10 @@ CUPY = (
 ).split()
 
 
+class Unstarted(Exception):
+    """A suite ended before its first case."""
+
+
 def shard(suite, environment, number, jobs, end, only=()):
     """Results of one shard of a suite's cases, by case."""
     results, skip = {}, 0
@@ -72,8 +76,7 @@ def shard(suite, environment, number, jobs, end, only=()):
         if code in (0, None):
             break
         if begun is None:
-            results[f"shard {number}"] = {"error": f"status {code}: {done.stderr[-300:]}"}
-            break
+            raise Unstarted(f"suite_{suite}.py ended with status {code}: {done.stderr[-600:]}")
         results.setdefault(begun, {"error": f"the process ended with status {code}"})
     return results
 
@@ -208,7 +211,12 @@ def main():
             say(f"{name}: skipped, one of these is not installed: {imports}")
             continue
         with harness.Daemon("--warm=2", device="cuda") as daemon:
-            counts, wrong = suite(name, {**daemon.guest_environment(options.communicator), **PACKAGED}, options)
+            try:
+                counts, wrong = suite(name, {**daemon.guest_environment(options.communicator), **PACKAGED}, options)
+            except Unstarted as why:
+                say(f"{name}: {why}")
+                well = False
+                continue
             said = daemon.log()
         say(f"{name}: {counts}")
         for case, why in list(wrong.items())[:60]:
