@@ -6,7 +6,6 @@
 #define PARAGPU_H
 
 #include <linux/atomic.h>
-#include <linux/cdev.h>
 #include <linux/completion.h>
 #include <linux/device.h>
 #include <linux/fs.h>
@@ -108,9 +107,8 @@ struct paragpu_layout {
 
 /**
  * struct paragpu_device - one paragpu PCI device
- * @dev: the device node; its release frees this structure, which therefore
- *	outlives the PCI device for as long as files are open
- * @cdev: the file operations of @dev
+ * @dev: the device node; its release frees this structure. Open files hold a
+ *	reference, so it outlives the PCI device for as long as there are any
  * @pdev: the PCI device; not to be used outside @guard
  * @registers: BAR 0; not to be used outside @guard
  * @header: page 0 of BAR 2; not to be used outside @guard
@@ -131,7 +129,6 @@ struct paragpu_layout {
  */
 struct paragpu_device {
 	struct device dev;
-	struct cdev cdev;
 	struct pci_dev *pdev;
 	void __iomem *registers;
 	struct paragpu_window_header *header;
@@ -150,6 +147,7 @@ struct paragpu_device {
 
 extern const struct file_operations paragpu_fops;
 
+struct paragpu_device *paragpu_get(u32 minor);
 bool paragpu_enter(struct paragpu_device *paragpu, int *index);
 void paragpu_exit(struct paragpu_device *paragpu, int index);
 void paragpu_watch(struct paragpu_device *paragpu);

@@ -25,11 +25,6 @@ module_param(reserved, uint, 0644);
 MODULE_PARM_DESC(reserved,
 		 "The last so many free channels of a device are for users who have fewer than so many (default 4; 0: anybody's)");
 
-static struct paragpu_device *paragpu_of(struct inode *inode)
-{
-	return container_of(inode->i_cdev, struct paragpu_device, cdev);
-}
-
 /**
  * paragpu_may_take - may the opener have one more channel?
  * @paragpu: the device
@@ -116,11 +111,13 @@ unlock:
 
 static int paragpu_open(struct inode *inode, struct file *file)
 {
-	struct paragpu_device *paragpu = paragpu_of(inode);
+	struct paragpu_device *paragpu = paragpu_get(iminor(inode));
 	unsigned long deadline = jiffies + PARAGPU_SCRUB_TIMEOUT;
 	long left = PARAGPU_SCRUB_TIMEOUT;
 	int seen, error;
 
+	if (!paragpu)
+		return -ENODEV;
 	for (;;) {
 		seen = atomic_read(&paragpu->interrupts);
 		error = paragpu_find(paragpu, file);
@@ -133,12 +130,18 @@ static int paragpu_open(struct inode *inode, struct file *file)
 		left = wait_event_interruptible_timeout(paragpu->freed_wait,
 				atomic_read(&paragpu->interrupts) != seen ||
 				READ_ONCE(paragpu->gone), left);
-		if (left < 0)
-			return left;
+		if (left < 0) {
+			error = left;
+			break;
+		}
 		if (left > 0)
 			left = max(1L, (long)(deadline - jiffies));
 	}
-	return error ?: nonseekable_open(inode, file);
+	if (error) {
+		put_device(&paragpu->dev);
+		return error;
+	}
+	return nonseekable_open(inode, file);
 }
 
 static int paragpu_release(struct inode *inode, struct file *file)
@@ -169,6 +172,7 @@ static int paragpu_release(struct inode *inode, struct file *file)
 	channel->memcg = NULL;
 	mutex_unlock(&paragpu->lock);
 	mem_cgroup_put(memcg);
+	put_device(&paragpu->dev);
 	return 0;
 }
 

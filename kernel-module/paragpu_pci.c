@@ -5,9 +5,9 @@
  * include/uapi/linux/paragpu.h specifies the device.
  */
 #include <linux/cc_platform.h>
+#include <linux/cdev.h>
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
-#include <linux/idr.h>
 #include <linux/interrupt.h>
 #include <linux/io.h>
 #include <linux/memcontrol.h>
@@ -25,12 +25,34 @@
 static_assert(sizeof(struct paragpu_window_header) <= PAGE_SIZE);
 static_assert(sizeof(struct paragpu_channel_header) <= PARAGPU_ALIGNMENT);
 
-static DEFINE_IDA(paragpu_minors);
+/* The devices that can be opened, by their minor numbers. */
+static DEFINE_XARRAY_ALLOC(paragpu_devices);
 static dev_t paragpu_first;
+/* One for all devices: a node outside of /dev keeps it while files are open. */
+static struct cdev *paragpu_cdev;
 
 static struct class paragpu_class = {
 	.name = "paragpu",
 };
+
+/**
+ * paragpu_get - find the device of a device node
+ * @minor: number of the node
+ *
+ * Context: Process context.
+ * Return: The device, to be let go by put_device() of its @dev; or NULL.
+ */
+struct paragpu_device *paragpu_get(u32 minor)
+{
+	struct paragpu_device *paragpu;
+
+	xa_lock(&paragpu_devices);
+	paragpu = xa_load(&paragpu_devices, minor);
+	if (paragpu)
+		get_device(&paragpu->dev);
+	xa_unlock(&paragpu_devices);
+	return paragpu;
+}
 
 /**
  * paragpu_enter - begin to use the hardware
@@ -362,13 +384,13 @@ static void paragpu_free(struct device *dev)
 }
 
 /*
- * Drops a device node that can no longer be opened. Its number is free
+ * Drops a device, which cannot be opened any more. Its number is free
  * immediately: a device that returns while files of the old one are open gets
- * the same name.
+ * the same name, and nodes of that number open it.
  */
 static void paragpu_discard(struct paragpu_device *paragpu)
 {
-	ida_free(&paragpu_minors, MINOR(paragpu->dev.devt));
+	xa_erase(&paragpu_devices, MINOR(paragpu->dev.devt));
 	put_device(&paragpu->dev);
 }
 
@@ -384,8 +406,8 @@ static struct paragpu_device *
 paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
 {
 	struct paragpu_device *paragpu;
-	int minor, error;
-	u32 i;
+	u32 minor, i;
+	int error;
 
 	paragpu = kvzalloc(struct_size(paragpu, channels,
 				       found->channel_count), GFP_KERNEL);
@@ -394,12 +416,11 @@ paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
 	error = init_srcu_struct(&paragpu->guard);
 	if (error)
 		goto free;
-	minor = ida_alloc_max(&paragpu_minors, PARAGPU_MAX_DEVICES - 1,
-			      GFP_KERNEL);
-	if (minor < 0) {
-		error = minor;
+	/* Only reserved: the device cannot be opened yet. */
+	error = xa_alloc(&paragpu_devices, &minor, NULL,
+			 XA_LIMIT(0, PARAGPU_MAX_DEVICES - 1), GFP_KERNEL);
+	if (error)
 		goto cleanup;
-	}
 	paragpu->pdev = pdev;
 	paragpu->window = pci_resource_start(pdev, PARAGPU_BAR_WINDOW);
 	paragpu->layout = *found;
@@ -426,9 +447,7 @@ paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
 	paragpu->dev.parent = &pdev->dev;
 	paragpu->dev.devt = MKDEV(MAJOR(paragpu_first), minor);
 	paragpu->dev.release = paragpu_free;
-	cdev_init(&paragpu->cdev, &paragpu_fops);
-	paragpu->cdev.owner = THIS_MODULE;
-	error = dev_set_name(&paragpu->dev, "paragpu%d", minor);
+	error = dev_set_name(&paragpu->dev, "paragpu%u", minor);
 	if (error) {
 		paragpu_discard(paragpu);
 		return ERR_PTR(error);
@@ -438,13 +457,15 @@ paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
 release:
 	while (i--)
 		bitmap_free(paragpu->channels[i].touched);
-	ida_free(&paragpu_minors, minor);
+	xa_erase(&paragpu_devices, minor);
 cleanup:
 	cleanup_srcu_struct(&paragpu->guard);
 free:
 	kvfree(paragpu);
 	return ERR_PTR(error);
 }
+
+static void paragpu_disconnect(struct paragpu_device *paragpu, bool there);
 
 static int paragpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
@@ -500,10 +521,14 @@ static int paragpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		if (paragpu_state(paragpu, i) != PARAGPU_CHANNEL_FREE)
 			paragpu_give_back(paragpu, i);
 
-	error = cdev_device_add(&paragpu->cdev, &paragpu->dev);
+	error = xa_err(xa_store(&paragpu_devices, MINOR(paragpu->dev.devt),
+				paragpu, GFP_KERNEL)) ?:
+		device_add(&paragpu->dev);
 	if (error) {
 		dev_err_probe(&pdev->dev, error, "cannot make %s\n",
 			      dev_name(&paragpu->dev));
+		/* An older node of this number may have been opened. */
+		paragpu_disconnect(paragpu, false);
 		goto free_irq;
 	}
 	dev_info(&pdev->dev, "%s: %u channels of %llu KiB\n",
@@ -695,7 +720,7 @@ static void paragpu_remove(struct pci_dev *pdev)
 {
 	struct paragpu_device *paragpu = pci_get_drvdata(pdev);
 
-	cdev_device_del(&paragpu->cdev, &paragpu->dev);
+	device_del(&paragpu->dev);
 	paragpu_leave(paragpu, pci_device_is_present(pdev));
 	devm_free_irq(&pdev->dev, pci_irq_vector(pdev, 0), paragpu);
 	paragpu_discard(paragpu);
@@ -766,11 +791,22 @@ static int __init paragpu_init(void)
 	error = class_register(&paragpu_class);
 	if (error)
 		goto unregister_region;
+	error = -ENOMEM;
+	paragpu_cdev = cdev_alloc();
+	if (!paragpu_cdev)
+		goto unregister_class;
+	paragpu_cdev->ops = &paragpu_fops;
+	paragpu_cdev->owner = THIS_MODULE;
+	error = cdev_add(paragpu_cdev, paragpu_first, PARAGPU_MAX_DEVICES);
+	if (error)
+		goto delete_cdev;
 	error = pci_register_driver(&paragpu_driver);
 	if (error)
-		goto unregister_class;
+		goto delete_cdev;
 	return 0;
 
+delete_cdev:
+	cdev_del(paragpu_cdev);
 unregister_class:
 	class_unregister(&paragpu_class);
 unregister_region:
@@ -781,9 +817,10 @@ unregister_region:
 static void __exit paragpu_exit_module(void)
 {
 	pci_unregister_driver(&paragpu_driver);
+	cdev_del(paragpu_cdev);
 	class_unregister(&paragpu_class);
 	unregister_chrdev_region(paragpu_first, PARAGPU_MAX_DEVICES);
-	ida_destroy(&paragpu_minors);
+	xa_destroy(&paragpu_devices);
 }
 
 module_init(paragpu_init);

@@ -348,6 +348,29 @@ static int test_unbind_under_use(void)
 	return survives(unbind, bind);
 }
 
+/* A node outside of /dev, as containers have: its inode remembers what it opened. */
+static int test_node_elsewhere(void)
+{
+	static const char node[] = "/tmp/paragpu-node";
+	int before, after;
+	struct stat found;
+
+	CHECK(stat(NODE, &found) == 0);
+	CHECK(mknod(node, S_IFCHR | 0600, found.st_rdev) == 0);
+	before = open(node, O_RDWR | O_CLOEXEC);
+	CHECK(before >= 0);
+	CHECK(unbind() == 0);
+	CHECK(open(node, O_RDWR | O_CLOEXEC) == -1 && errno == ENODEV);
+	CHECK(bind() == 0);
+	after = open(node, O_RDWR | O_CLOEXEC);
+	CHECK(after >= 0);
+	close(after);
+	close(before);
+	CHECK(unlink(node) == 0);
+	CHECK(count_channels() == channels);
+	return 0;
+}
+
 static int test_unplug_under_use(void)
 {
 	return survives(unplug, plug);
@@ -779,6 +802,7 @@ int main(int count, char **arguments)
 	run("module-stays-while-open", test_module_stays_while_open);
 	run("module-reloads", test_module_reloads);
 	run("unbind-under-use", test_unbind_under_use);
+	run("node-elsewhere", test_node_elsewhere);
 	run("unplug-under-use", test_unplug_under_use);
 	run("fades", test_fades);
 	run("page-that-never-comes", test_page_that_never_comes);
