@@ -83,6 +83,8 @@ pub struct Memory {
     total: u64,
     chunks: Box<[AtomicU8]>,
     table: Mutex<Table>,
+    /// First address and end of each registration, and of memory of other devices, in ascending
+    /// order.
     host: RwLock<Vec<(u64, u64)>>,
     written: Written,
     /// Held during accesses of 16 bytes. `None` if the processor makes them at once.
@@ -330,6 +332,18 @@ impl Memory {
         table.used += length;
     }
 
+    /// Backs mapped memory by small pages, of which only those that are used take memory.
+    pub fn use_small_pages(&self, start: u64, length: u64) {
+        // SAFETY: advice, which does not change contents.
+        unsafe {
+            libc::madvise(
+                pointer_mut(start as usize),
+                length as usize,
+                libc::MADV_NOHUGEPAGE,
+            )
+        };
+    }
+
     /// Removes the mapping at `address` from the table. The memory stays until
     /// [`Self::release`] is called with the returned generation, once all work that may use
     /// it is complete.
@@ -403,12 +417,22 @@ impl Memory {
         {
             return Err(bad());
         }
-        let mut host = self.host.write();
-        if host.iter().any(|&(a, e)| address < e && end > a) {
-            return Err(MemoryError::Registered(address, size));
+        match self.add_host(address, end) {
+            true => Ok(()),
+            false => Err(MemoryError::Registered(address, size)),
         }
-        host.push((address, end));
-        Ok(())
+    }
+
+    /// Adds a range that kernels reach outside the arena. Returns false if it overlaps another.
+    fn add_host(&self, address: u64, end: u64) -> bool {
+        let mut host = self.host.write();
+        let place = host.partition_point(|&(start, _)| start < end);
+        let before = host.get(..place).and_then(<[_]>::last);
+        let is_free = before.is_none_or(|&(_, stop)| stop <= address);
+        if is_free {
+            host.insert(place, (address, end));
+        }
+        is_free
     }
 
     /// Ends a registration.
@@ -417,11 +441,10 @@ impl Memory {
     /// [`MemoryError::NotMapped`].
     pub fn unregister(&self, address: u64) -> Result<(), MemoryError> {
         let mut host = self.host.write();
-        let at = host
-            .iter()
-            .position(|&(a, _)| a == address)
-            .ok_or(MemoryError::NotMapped(address))?;
-        host.swap_remove(at);
+        let place = host
+            .binary_search_by_key(&address, |&(start, _)| start)
+            .map_err(|_| MemoryError::NotMapped(address))?;
+        host.remove(place);
         Ok(())
     }
 
@@ -479,12 +502,13 @@ impl Memory {
             return false;
         };
         let host = self.host.read();
+        let first = host.partition_point(|&(_, stop)| stop <= address);
         let mut at = address;
-        while let Some((_, stop)) = host
-            .iter()
-            .find(|(start, stop)| (start..stop).contains(&&at))
-        {
-            at = *stop;
+        for &(start, stop) in host.iter().skip(first) {
+            if at < start {
+                return false;
+            }
+            at = stop;
             if end <= at {
                 return true;
             }

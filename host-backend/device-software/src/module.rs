@@ -274,6 +274,10 @@ impl Module {
             0 => (0, 0),
             _ => place_at(memory, used, end, preferred).map_err(|e| memory_error(&e))?,
         };
+        // Programs load thousands of modules with a few bytes of variables each.
+        if mapped == CHUNK {
+            memory.use_small_pages(base, mapped);
+        }
         let mapping = (mapped != 0).then_some(base);
         let built = Self::build(&syntax, memory, base, &offsets);
         match built {

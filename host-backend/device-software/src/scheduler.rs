@@ -150,6 +150,8 @@ struct Turns {
     /// Number of the next one.
     next: u64,
     in_flight: BTreeSet<u64>,
+    /// Number of threads that wait for the end of some.
+    awaited: usize,
     /// None may begin.
     paused: bool,
 }
@@ -338,9 +340,11 @@ impl Scheduler {
     pub fn quiesce(&self) {
         let mut state = self.inner.state.lock();
         let now = state.turns.next;
+        state.turns.awaited += 1;
         while state.turns.in_flight.first().is_some_and(|&t| t < now) {
             self.inner.done.wait(&mut state);
         }
+        state.turns.awaited -= 1;
     }
 
     /// Calls `action` while no copy and no turn of a block runs, without waiting for work to
@@ -348,9 +352,11 @@ impl Scheduler {
     pub fn pause<T>(&self, action: impl FnOnce() -> T) -> T {
         let mut state = self.inner.state.lock();
         state.turns.paused = true;
+        state.turns.awaited += 1;
         while !state.turns.in_flight.is_empty() {
             self.inner.done.wait(&mut state);
         }
+        state.turns.awaited -= 1;
         let result = action();
         state.turns.paused = false;
         self.inner.work.notify_all();
@@ -430,6 +436,17 @@ impl State {
     /// Whether all dependencies of work are complete, without an error.
     fn is_ready(&self, before: &[Ticket]) -> bool {
         self.error.is_none() && !before.iter().any(|t| self.operations.contains_key(t))
+    }
+
+    fn has_parked(&self) -> bool {
+        self.active.iter().any(|active| !active.parked.is_empty())
+    }
+
+    /// The number of pieces of work that threads could take now.
+    fn pieces(&self) -> usize {
+        let of_kernel =
+            |active: &Active| active.parked.len() + usize::from(active.fresh.is_ready());
+        self.tasks.len() + self.active.iter().map(of_kernel).sum::<usize>()
     }
 
     fn begin(&mut self) -> u64 {

@@ -104,9 +104,12 @@ impl<'m> Decoder<'m> {
             CallTarget::Function(index) => self.program.funcs.get(index),
             _ => None,
         };
-        let sizes: Vec<u32> = sizes.map_or(Vec::new(), |f| f.params.iter().map(|p| p.1).collect());
-        let args = self.arguments(args, &sizes)?;
-        let (returns, results) = self.results(returns)?;
+        let (takes, gives): (Vec<u32>, Vec<u32>) = sizes.map_or_else(Default::default, |f| {
+            let sizes = |list: &[(u32, u32)]| list.iter().map(|p| p.1).collect();
+            (sizes(&f.params), sizes(&f.returns))
+        });
+        let args = self.arguments(args, &takes)?;
+        let (returns, results) = self.results(returns, &gives)?;
         let system = match target {
             CallTarget::Malloc => Some(([8].as_slice(), [8].as_slice())),
             CallTarget::AlignedMalloc => Some(([8, 8].as_slice(), [8].as_slice())),
@@ -179,16 +182,22 @@ impl<'m> Decoder<'m> {
         Ok(out)
     }
 
-    /// Offsets and sizes of a call's results, and those of them that go to registers.
+    /// Offsets and sizes of a call's results, and those of them that go to registers. `_`
+    /// takes none; `sizes` are those of the callee's results, if known.
     #[allow(clippy::type_complexity)]
     fn results(
         &mut self,
         list: &[Operand<'m>],
+        sizes: &[u32],
     ) -> Result<(Vec<(u32, u32)>, Vec<(Reg, (u32, u32))>)> {
         let (mut places, mut registers) = (Vec::new(), Vec::new());
-        for operand in list {
+        for (n, operand) in list.iter().enumerate() {
             let place = match (self.param_place(operand), operand) {
                 (Some(place), _) => place,
+                (None, Operand::Name("_")) => match sizes.get(n) {
+                    Some(&size) => self.frame_place(size)?,
+                    None => return self.unsupported("_ as this call's result"),
+                },
                 (None, Operand::Name(name)) => {
                     let (reg, size) = self.call_register(name)?;
                     let place = self.frame_place(size)?;

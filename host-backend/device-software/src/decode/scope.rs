@@ -79,8 +79,10 @@ impl<'m> Decoder<'m> {
     }
 
     fn find_vector(&self, name: &str) -> Option<&[(Reg, Type)]> {
-        let declares =
-            |s: &&Scope<'m>| s.vectors.contains_key(name) || s.registers.contains_key(name);
+        let declares = |s: &&Scope<'m>| {
+            let hidden = s.registers.contains_key(name) || s.places.contains_key(name);
+            hidden || s.vectors.contains_key(name)
+        };
         let scope = self.f.scopes.iter().rev().find(declares)?;
         scope.vectors.get(name).map(Vec::as_slice)
     }
@@ -181,6 +183,10 @@ impl<'m> Decoder<'m> {
                     self.f.scopes[index].registers.insert(name, (ty, Some(reg)));
                     return Some((reg, ty));
                 }
+            }
+            // A variable hides the registers of outer blocks.
+            if scope.places.contains_key(name) {
+                return None;
             }
         }
         self.find_element(name)

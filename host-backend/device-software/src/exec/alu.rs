@@ -5,7 +5,7 @@
 //! All lanes are computed, and the mask selects the results to keep.
 
 use super::frame::Frame;
-use super::half::{half, half_pair};
+use super::half;
 use super::lanes::*;
 use super::reach::Reach;
 use super::soft::{Conversion, Recipe};
@@ -336,8 +336,11 @@ pub(super) fn straight(
             Op::F64ToF32 => un!(r64 => put32, narrowed),
             Op::F16ToF32 => u32x1!(|a: u32| super::soft::f16_to_f32(a & 0xffff).to_bits()),
             Op::Bf16ToF32 => u32x1!(|a: u32| nan32(f32::from_bits(a << 16))),
-            Op::Half => u32x3!(|a, b, c| half(imm, a, b, c)),
-            Op::HalfPair => u32x3!(|a, b, c| half_pair(imm, a, b, c)),
+            Op::Half | Op::HalfPair => {
+                let [a, b, c] = [i.a, i.b, i.c].map(|row| frame.r32[row as usize].0);
+                let out = half::lanes(imm, i.op == Op::HalfPair, &a, &b, &c);
+                frame.put32(i.d, &out, mask);
+            }
             Op::CvtSoft32 => {
                 let conversion = Conversion::unpack(imm);
                 if conversion.from == super::soft::From::F32 {

@@ -155,8 +155,8 @@ fn general(v: f64, precision: usize, alternate: bool, upper: bool) -> String {
     }
 }
 
-/// `%a` of a magnitude.
-fn hexadecimal(v: f64, precision: Option<usize>, upper: bool) -> String {
+/// `%a` of a magnitude, without `0x`.
+fn hexadecimal(v: f64, precision: Option<usize>, alternate: bool, upper: bool) -> String {
     let bits = v.to_bits();
     let (mut exponent, mut fraction) = ((bits >> 52 & 0x7ff) as i64 - 1023, bits & ((1 << 52) - 1));
     let mut lead = 1u64;
@@ -182,8 +182,8 @@ fn hexadecimal(v: f64, precision: Option<usize>, upper: bool) -> String {
         Some(p) => digits += &"0".repeat(p - 13),
         None => digits = digits.trim_end_matches('0').to_owned(),
     }
-    let dot = if digits.is_empty() { "" } else { "." };
-    let text = format!("0x{lead}{dot}{digits}p{exponent:+}");
+    let dot = point(alternate || !digits.is_empty(), 0);
+    let text = format!("{lead}{dot}{digits}p{exponent:+}");
     if upper { text.to_uppercase() } else { text }
 }
 
@@ -287,12 +287,16 @@ pub fn format(format: u64, arguments: u64, read: &mut Reader<'_>) -> Result<(Vec
                 let prefix = match conversion {
                     b'x' if spec.alternate && value != 0 => "0x",
                     b'X' if spec.alternate && value != 0 => "0X",
-                    b'o' if spec.alternate && value != 0 => "0",
                     _ => "",
                 };
+                if conversion == b'o' && spec.alternate {
+                    spec.precision = spec.precision.map(|precision| precision.max(1));
+                }
                 let digits = match conversion {
                     b'x' => format!("{value:x}"),
                     b'X' => format!("{value:X}"),
+                    // The first digit is zero, which counts for the precision.
+                    b'o' if spec.alternate && value != 0 => format!("0{value:o}"),
                     b'o' => format!("{value:o}"),
                     _ => value.to_string(),
                 };
@@ -355,9 +359,14 @@ pub fn format(format: u64, arguments: u64, read: &mut Reader<'_>) -> Result<(Vec
                     b'f' => fixed(v, precision, spec.alternate),
                     b'e' => exponential(v, precision, spec.alternate, upper),
                     b'g' => general(v, precision, spec.alternate, upper),
-                    _ => hexadecimal(v, spec.precision, upper),
+                    _ => hexadecimal(v, spec.precision, spec.alternate, upper),
                 };
-                spec.pad(sign, &body, spec.zero, &mut out);
+                let sign = match conversion {
+                    b'a' => format!("{sign}0x"),
+                    b'A' => format!("{sign}0X"),
+                    _ => sign.to_owned(),
+                };
+                spec.pad(&sign, &body, spec.zero, &mut out);
             }
             // Not a conversion: as written.
             _ => out.extend_from_slice(text.get(start..at.min(text.len())).unwrap_or_default()),

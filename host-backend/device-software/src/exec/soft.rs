@@ -524,9 +524,14 @@ pub fn f16_to_f32(bits: u32) -> f32 {
     let value = match magnitude {
         0..0x7c00 => finite.to_bits(),
         0x7c00 => f32::INFINITY.to_bits(),
-        _ => return f32::from_bits(0x7fff_ffff),
+        _ => 0x7fff_ffff,
     };
-    f32::from_bits(value | (bits & 0x8000) << 16)
+    // NaN has no sign.
+    let sign = match magnitude {
+        0..=0x7c00 => (bits & 0x8000) << 16,
+        _ => 0,
+    };
+    f32::from_bits(value | sign)
 }
 
 /// Single precision to a 16-bit format, to nearest.

@@ -40,7 +40,8 @@ impl Memory {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
         map_fixed(address, size, access, flags, memory.as_raw_fd())
             .map_err(|error| MemoryError::Descriptor(size, error))?;
-        self.host.write().push((address, address + size));
+        // It is free, as found above.
+        self.add_host(address, address + size);
         table.peers.insert(address, size);
         Ok(())
     }

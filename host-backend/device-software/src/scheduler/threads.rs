@@ -27,7 +27,9 @@ impl Inner {
 
     fn end(&self, state: &mut State, turn: u64) {
         state.turns.in_flight.remove(&turn);
-        self.done.notify_all();
+        if state.turns.awaited > 0 {
+            self.done.notify_all();
+        }
     }
 
     /// Repeats all attempts.
@@ -149,7 +151,8 @@ impl Inner {
             self.work.notify_one();
         }
         self.reap(state);
-        if state.active.iter().any(|a| !a.parked.is_empty()) {
+        // This thread takes one piece of work.
+        if state.has_parked() && state.pieces() > 1 {
             self.work.notify_one();
         }
     }

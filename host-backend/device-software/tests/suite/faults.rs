@@ -45,6 +45,37 @@ fn out_of_bounds_names_kernel_address_and_thread_and_sticks() {
 }
 
 #[test]
+fn registered_ranges_join_and_do_not_overlap() {
+    const PAGE: u64 = 4096;
+    let mut gpu = Gpu::new();
+    let memory = vec![7_u8; 7 * PAGE as usize];
+    let start = (memory.as_ptr() as u64).next_multiple_of(PAGE);
+    let page = |number: u64| start + number * PAGE;
+    for number in [4, 2, 0, 1] {
+        gpu.device.host_register(page(number), PAGE).unwrap();
+    }
+    for (number, pages) in [(0, 1), (1, 3), (2, 1), (3, 2), (0, 6)] {
+        let refused = gpu.device.host_register(page(number), pages * PAGE);
+        let status = refused.unwrap_err().status;
+        assert_eq!(status, Status::HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    let to = gpu.arena;
+    let mut copies = |from: u64, size: u64| gpu.device.copy(to, from, size, STREAM).is_ok();
+    assert!(copies(page(0), 3 * PAGE) && copies(page(2) + 5, PAGE - 5) && copies(page(4), PAGE));
+    assert!(!copies(page(2), PAGE + 1) && !copies(page(3), PAGE) && !copies(page(4) - 1, 2));
+    settle(gpu.device.as_mut(), STREAM).unwrap();
+    gpu.device.host_unregister(page(1)).unwrap();
+    let again = gpu.device.host_unregister(page(1)).unwrap_err();
+    assert_eq!(again.status, Status::HOST_MEMORY_NOT_REGISTERED);
+    let mut copies = |from: u64, size: u64| gpu.device.copy(to, from, size, STREAM).is_ok();
+    assert!(!copies(page(0), 3 * PAGE) && copies(page(0), PAGE) && copies(page(2), PAGE));
+    settle(gpu.device.as_mut(), STREAM).unwrap();
+    for number in [0, 2, 4] {
+        gpu.device.host_unregister(page(number)).unwrap();
+    }
+}
+
+#[test]
 fn null_and_host_pointers_are_illegal() {
     let local = 7u32;
     let body = format!(

@@ -238,6 +238,38 @@ mov.f32 %r3, .5;";
 }
 
 #[test]
+fn variables_hide_registers_of_outer_blocks() {
+    let mut gpu = Gpu::new();
+    let before = ".func (.param .b32 r) twice(.param .b32 x) { .reg .b32 a;
+ld.param.b32 a, [x]; shl.b32 a, a, 1; st.param.b32 [r], a; ret; }";
+    let body = ".reg .v2 .b32 v; mov.b32 v.x, 64; mov.b32 %r4, 64; mov.b32 %r5, 64; mov.b64 %rd0, 64;
+{ .local .b32 %rd0[2]; st.local.b32 [%rd0+4], 5; ld.local.b32 %r0, %rd0[1]; }
+{ .shared .b32 %r4[2]; .shared .b32 v[2]; mov.u32 %r6, v; st.shared.b32 [v+4], 6; ld.shared.b32 %r1, [%r6+4];
+  mov.u32 %r6, %r4; sub.u32 %r6, 64, %r6; setp.eq.u32 %p0, %r6, 0; @%p0 mov.u32 %r1, 0; }
+{ .param .b32 %r5; .param .b32 %p1; st.param.b32 [%r5], 7; call (%p1), twice, (%r5); ld.param.b32 %r2, [%p1];
+  { .reg .b32 %r5; mov.b32 %r5, 1; add.u32 %r2, %r2, %r5; } }
+cvt.u32.u64 %r3, %rd0; add.u32 %r3, %r3, %r4; add.u32 %r3, %r3, %r5; add.u32 %r3, %r3, v.x;";
+    let kernel = words(&mut gpu, before, body);
+    let at = Arg::P(gpu.arena);
+    gpu.launch(&kernel, [1, 1, 1], [1, 1, 1], &[at]).unwrap();
+    assert_eq!(gpu.get32(0, 4), [5, 6, 15, 256]);
+}
+
+#[test]
+fn results_that_nobody_takes() {
+    let mut gpu = Gpu::new();
+    let before = ".global .u32 G;
+.func (.reg .b32 low, .reg .b64 high) two(.reg .b32 x) { add.u32 low, x, 1; mov.b64 high, 9; st.global.u32 [G], x; ret; }
+.func (.param .align 4 .b8 r[40]) many() { st.param.b32 [r+36], 1; red.global.add.u32 [G], 100; ret; }";
+    let body = "call (%r0, _), two, (4); ld.global.u32 %r1, [G]; call (_, %rd0), two, (5);
+cvt.u32.u64 %r2, %rd0; call (_), many; ld.global.u32 %r3, [G];";
+    let kernel = words(&mut gpu, before, body);
+    let at = Arg::P(gpu.arena);
+    gpu.launch(&kernel, [1, 1, 1], [1, 1, 1], &[at]).unwrap();
+    assert_eq!(gpu.get32(0, 4), [5, 4, 9, 105]);
+}
+
+#[test]
 fn initial_values_that_are_parts_of_addresses() {
     let mut gpu = Gpu::new();
     let variables = ".global .align 8 .b64 G[4];

@@ -432,6 +432,42 @@ fn printf_formats_as_the_c_library() {
         ),
         "   9 0x1p+0 inf"
     );
+    assert_eq!(
+        show(
+            "%012a|%+012.0A|%#.0a|% -9.1a|",
+            &[real(1.0), real(-1.0), real(1.0), real(0.5)]
+        ),
+        "0x0000001p+0|-0X000001P+0|0x1.p+0| 0x1.0p-1|"
+    );
+    assert_eq!(
+        show(
+            "%#o|%#.5o|%#.1o|%#06o|%#.0o|%#o|%.0o|",
+            &[(4, 8), (4, 8), (4, 8), (4, 8), (4, 0), (4, 0), (4, 0)]
+        ),
+        "010|00010|010|000010|0|0||"
+    );
+}
+
+#[test]
+fn a_few_bytes_of_variables_take_little_of_the_hosts_memory() {
+    let mut gpu = Gpu::new();
+    let module = gpu
+        .load(&module(".visible .global .u32 word = 7;"))
+        .unwrap();
+    let (at, _) = gpu.device.module_global(module, "word").unwrap();
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut lines = maps.lines().skip_while(|line| {
+        let range = line
+            .split(' ')
+            .next()
+            .and_then(|range| range.split_once('-'));
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        let bounds = range.and_then(|(from, to)| Some((number(from)?, number(to)?)));
+        bounds.is_none_or(|(from, to)| !(from..to).contains(&at))
+    });
+    let resident = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    let kilobytes = resident.trim().trim_end_matches(" kB").parse::<u64>();
+    assert!(kilobytes.unwrap() <= 64, "{resident}");
 }
 
 #[test]
