@@ -25,6 +25,7 @@ mod polling;
 mod readiness;
 mod retained;
 mod streaming_unsafe;
+mod tcp_unsafe;
 mod traits;
 mod window_unsafe;
 
@@ -48,6 +49,7 @@ pub use polling::{Adaptive, Backoff, Forecast, Polling, Spin, Waited, Waiter};
 pub use readiness::poll_until;
 pub use retained::Retained;
 pub use streaming_unsafe::copy_past_caches;
+pub use tcp_unsafe::Silence;
 pub use traits::{Frame, Pinner, Receiver, Sender, Wait, Wake};
 pub use window_unsafe::{Keeper, Window, WindowError};
 

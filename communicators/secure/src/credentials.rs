@@ -109,6 +109,8 @@ impl Credentials {
     /// # Errors
     /// One sentence.
     pub fn client(&self, name: &str) -> Result<Connection, String> {
+        // A certificate names a link-local address without the interface.
+        let name = name.split_once('%').map_or(name, |(address, _)| address);
         let name = ServerName::try_from(name.to_owned())
             .map_err(|_| format!("{name:?} is neither a host's name nor an address"))?;
         ClientConnection::new(Arc::clone(&self.client), name)

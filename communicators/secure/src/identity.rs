@@ -57,7 +57,7 @@ fn address(bytes: &[u8]) -> Option<String> {
 
 const SCHEME: &str = "paragpu:vm/";
 /// Maximum number of bytes of a VM's name.
-const MAX_NAME: usize = 64;
+pub const MAX_VM_NAME: usize = 64;
 
 /// The contents of a guest's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,12 +159,12 @@ impl Identity {
 /// Checks a VM's name for use in a certificate.
 fn check_name(vm: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-~".contains(&byte);
-    let fits = (1..=MAX_NAME).contains(&vm.len()) && vm.bytes().all(plain);
+    let fits = (1..=MAX_VM_NAME).contains(&vm.len()) && vm.bytes().all(plain);
     // A name such as 10.0.0.2 would be mistaken for an address, whose limits then apply.
     if !fits || vm.parse::<IpAddr>().is_ok() {
-        let start: String = vm.chars().take(MAX_NAME).collect();
+        let start: String = vm.chars().take(MAX_VM_NAME).collect();
         return Err(format!(
-            "names the VM {start:?}: a name has 1 to {MAX_NAME} letters, digits and . _ - ~, and \
+            "names the VM {start:?}: a name has 1 to {MAX_VM_NAME} letters, digits and . _ - ~, and \
              is no address"
         ));
     }

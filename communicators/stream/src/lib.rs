@@ -24,6 +24,7 @@ pub mod fuzzing;
 pub mod handshake;
 mod link;
 mod parser;
+mod path;
 mod receiver;
 #[cfg(feature = "relay")]
 pub mod relay;

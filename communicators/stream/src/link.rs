@@ -1,13 +1,13 @@
 //! State shared by sender, receiver and background writer: the socket, the batch being
 //! filled, and the batch being written.
 
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::{CachePadded, Error, poll_until};
+use paragpu_communicator::{CachePadded, Error};
 use paragpu_communicator_secure::Sealer;
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, send, sendmsg, shutdown};
 
 use crate::Options;
-use crate::handshake::WAIT;
 use crate::parser::HEARTBEAT;
+use crate::path::{Path, SILENT, poll_path};
 use crate::seal::{PARTS, Sealing};
 
 /// How long a closed connection waits for a peer that accepts none of the flushed bytes.
@@ -32,6 +32,8 @@ const BATCHES_PER_FLUSH: u32 = 16;
 pub(crate) struct Link {
     pub(crate) socket: OwnedFd,
     pub(crate) options: Options,
+    /// `None` if the socket is not of TCP.
+    path: Option<Path>,
     /// [`Link::close`] was called. Not a state of [`Socket`]: a close does not stop the
     /// thread that is writing, and the receiver reads it without the lock.
     pub(crate) closed: AtomicBool,
@@ -74,7 +76,7 @@ pub(crate) struct Outgoing {
 ///    ├───────────────────────────────────────────────┤
 ///    │                                               │ the socket fails
 ///    │                                               ▼
-///    │                                             Failed
+///    │                                         Failed, Silent
 /// ```
 ///
 /// [`Link::close`] ends the connection in any state. In `Free` without pending bytes, it
@@ -88,6 +90,23 @@ enum Socket {
     Writing,
     /// A write failed. Nothing more is written.
     Failed,
+    /// The same, because the peer does not answer: it may still come back.
+    Silent,
+}
+
+impl Socket {
+    /// After a write.
+    fn after<T>(end: &Result<T, Error>) -> Self {
+        match end {
+            Ok(_) => Self::Free,
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::TimedOut => Self::Silent,
+            Err(_) => Self::Failed,
+        }
+    }
+
+    fn has_failed(self) -> bool {
+        matches!(self, Self::Failed | Self::Silent)
+    }
 }
 
 /// The state of the background writer. [`run`](crate::background) sleeps in ticks while
@@ -170,6 +189,8 @@ impl Link {
         let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::io("cannot create an eventfd", errno))?;
         Ok(Self {
+            path: Path::of(&socket)
+                .map_err(|errno| Error::io("cannot ask for the socket's keepalive", errno))?,
             socket,
             options,
             closed: AtomicBool::new(false),
@@ -199,10 +220,12 @@ impl Link {
     }
 
     fn check(&self, outgoing: &Outgoing) -> Result<(), Error> {
-        if outgoing.socket == Socket::Failed || self.is_closed() {
-            return Err(Error::Closed);
+        match outgoing.socket {
+            _ if self.is_closed() => Err(Error::Closed),
+            Socket::Free | Socket::Writing => Ok(()),
+            Socket::Failed => Err(Error::Closed),
+            Socket::Silent => Err(Error::io(SILENT, Errno::TIMEDOUT)),
         }
-        Ok(())
     }
 
     pub(crate) fn last_sequence(&self) -> u64 {
@@ -299,13 +322,13 @@ impl Link {
         patience: Patience,
         batches: u32,
     ) -> MutexGuard<'a, Outgoing> {
-        if outgoing.socket == Socket::Failed {
+        if outgoing.socket.has_failed() {
             return outgoing;
         }
         outgoing.socket = Socket::Writing;
         let mut left = batches;
-        let mut has_failed = false;
-        while !has_failed && outgoing.pending() && left > 0 {
+        let mut next = Socket::Free;
+        while next == Socket::Free && outgoing.pending() && left > 0 {
             left -= 1;
             // The rest of a batch goes first: frames must not be reordered, and one may be
             // partly written.
@@ -327,22 +350,18 @@ impl Link {
             outgoing = self.lock();
             outgoing.batch = batch;
             outgoing.written = written;
-            match end {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(_) => has_failed = true,
+            next = Socket::after(&end);
+            if matches!(end, Ok(false)) {
+                break;
             }
         }
-        self.stop_writing(&mut outgoing, has_failed);
+        self.stop_writing(&mut outgoing, next);
         outgoing
     }
 
     /// Ends `Writing`, and leaves the rest to the background writer.
-    fn stop_writing(&self, outgoing: &mut Outgoing, has_failed: bool) {
-        outgoing.socket = match has_failed {
-            true => Socket::Failed,
-            false => Socket::Free,
-        };
+    fn stop_writing(&self, outgoing: &mut Outgoing, next: Socket) {
+        outgoing.socket = next;
         self.progress.notify_all();
         if outgoing.pending() && outgoing.rouse() {
             self.work.notify_one();
@@ -379,7 +398,7 @@ impl Link {
         let ended = self.write(&slices, &mut 0, Patience::Endless);
         let mut outgoing = self.lock();
         if ended.is_err() || !outgoing.pending() {
-            self.stop_writing(&mut outgoing, ended.is_err());
+            self.stop_writing(&mut outgoing, Socket::after(&ended));
         } else {
             outgoing = self.drain(outgoing, Patience::None, BATCHES_PER_FLUSH);
         }
@@ -476,7 +495,7 @@ impl Link {
     fn await_writable(&self, patience: Patience) -> Result<bool, Error> {
         let patience_ends = (patience == Patience::Linger).then(|| Instant::now() + LINGER);
         let mut fds = [PollFd::new(&self.socket, PollFlags::OUT | PollFlags::RDHUP)];
-        if !poll_until(&mut fds, patience_ends, WAIT)? {
+        if !self.poll(&mut fds, patience_ends)? {
             return Ok(false);
         }
         let [socket] = fds;
@@ -485,6 +504,15 @@ impl Link {
             true => Ok(true),
             false => Err(Error::Closed),
         }
+    }
+
+    /// As [`poll_path`]. The socket stays open: its end would look like the peer's.
+    pub(crate) fn poll(
+        &self,
+        fds: &mut [PollFd<'_>],
+        deadline: Option<Instant>,
+    ) -> Result<bool, Error> {
+        poll_path(self.path.as_ref(), &self.socket, fds, deadline)
     }
 
     /// For the background writer: sleeps until notified, or for `at_most`. Without a limit,
@@ -543,7 +571,7 @@ impl Link {
             // writer sends them and shuts down the socket.
             Socket::Free if outgoing.pending() => {}
             Socket::Writing => {}
-            Socket::Free | Socket::Failed => self.shut_down(),
+            Socket::Free | Socket::Failed | Socket::Silent => self.shut_down(),
         }
         outgoing.background = Background::Awake;
         drop(outgoing);

@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use paragpu_communicator::{
     Adaptive, Error, Frame, Landing, Polling, Receiver, Spin, Wait, Waited, Waiter, Wake,
-    poll_until,
 };
 use paragpu_communicator_secure::{Error as SecureError, Opener, state};
 use paragpu_protocol::frame::FrameHeader;
@@ -17,7 +16,6 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 
-use crate::handshake::WAIT;
 use crate::link::{CloseOnDrop, Link};
 use crate::parser::{HEARTBEAT, Parser};
 use crate::seal::broken;
@@ -335,7 +333,7 @@ impl Waiter for ByteWait<'_, '_> {
                 PollFd::new(&self.receiver.link.socket, PollFlags::IN),
                 PollFd::new(&self.receiver.link.interrupt, PollFlags::IN),
             ];
-            if !poll_until(&mut fds, deadline, WAIT)? {
+            if !self.receiver.link.poll(&mut fds, deadline)? {
                 return Ok(Waited::Late);
             }
             let [socket, interrupt] = fds.each_ref().map(PollFd::revents);

@@ -11,15 +11,18 @@ use paragpu_communicator_secure::rustls::{self, Connection};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
+use crate::path::Path;
 use crate::sockets::largest_write;
 
 /// Bytes relayed at once.
 const PIECE: usize = 256 << 10;
 /// Maximum duration of the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long bytes may wait for a host that does not answer, and how long a silent host
-/// counts as alive.
+/// How long a host that does not answer counts as alive. One that answers may leave bytes
+/// unread for longer: its worker may be busy.
 const DEAD: Duration = Duration::from_secs(30);
+/// Keepalive's probes within that time.
+const PROBES: u32 = 6;
 
 /// Why a relay failed.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +67,7 @@ pub fn relay_known(
     introduced: &mut dyn FnMut(),
 ) -> Result<(), Broken> {
     prepare(tcp, local)?;
+    let path = Path::of(tcp).map_err(IoError::from)?;
     let largest = largest_write(local).map_err(IoError::other)?;
     tls.set_buffer_limit(Some(2 * PIECE));
     let began = Instant::now();
@@ -92,7 +96,12 @@ pub fn relay_known(
             ),
             false => None,
         };
-        let [of_tcp, of_local] = wait((tcp, of_tcp), (local, of_local), left)?;
+        let pause = left.unwrap_or(DEAD).min(DEAD / PROBES);
+        let [of_tcp, of_local] = wait((tcp, of_tcp), (local, of_local), pause)?;
+        // Keepalive does not notice a loss while bytes are on their way.
+        if path.as_ref().is_some_and(|path| path.is_lost(tcp)) {
+            return Err(Broken::Io(ErrorKind::TimedOut.into()));
+        }
         if of_tcp.contains(PollFlags::OUT) {
             again(tls.write_tls(&mut &*tcp))?;
         }
@@ -144,19 +153,18 @@ fn prepare(tcp: &TcpStream, local: BorrowedFd<'_>) -> Result<(), Broken> {
     tcp.set_nodelay(true)?;
     // A host that loses power or network does not close its connection.
     sockopt::set_socket_keepalive(tcp, true).map_err(IoError::from)?;
-    sockopt::set_tcp_keepidle(tcp, DEAD / 3).map_err(IoError::from)?;
-    sockopt::set_tcp_keepintvl(tcp, DEAD / 6).map_err(IoError::from)?;
-    let millis = u32::try_from(DEAD.as_millis()).unwrap_or(u32::MAX);
-    sockopt::set_tcp_user_timeout(tcp, millis).map_err(IoError::from)?;
+    sockopt::set_tcp_keepidle(tcp, DEAD / PROBES).map_err(IoError::from)?;
+    sockopt::set_tcp_keepintvl(tcp, DEAD / PROBES).map_err(IoError::from)?;
+    sockopt::set_tcp_keepcnt(tcp, PROBES - 1).map_err(IoError::from)?;
     Ok(())
 }
 
-/// Waits for the given events of the two sockets. A socket without events is left out of
-/// the poll.
+/// Waits for the given events of the two sockets, at most for `pause`. A socket without
+/// events is left out of the poll.
 fn wait(
     (tcp, of_tcp): (&TcpStream, PollFlags),
     (local, of_local): (BorrowedFd<'_>, PollFlags),
-    left: Option<Duration>,
+    pause: Duration,
 ) -> Result<[PollFlags; 2], Broken> {
     let both = [(tcp.as_fd(), of_tcp), (local, of_local)];
     let mut fds: Vec<PollFd<'_>> = both
@@ -164,8 +172,8 @@ fn wait(
         .filter(|(_, flags)| !flags.is_empty())
         .map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
         .collect();
-    let left = left.map(|left| Timespec::try_from(left).unwrap_or_default());
-    match poll(&mut fds, left.as_ref()) {
+    let pause = Timespec::try_from(pause).unwrap_or_default();
+    match poll(&mut fds, Some(&pause)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(errno) => return Err(Broken::Io(errno.into())),
     }
@@ -201,5 +209,26 @@ fn again(result: Result<usize, IoError>) -> Result<Option<usize>, Broken> {
             Ok(None)
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// `TCP_USER_TIMEOUT` would end the connection to a host that answers and does not read.
+    #[test]
+    fn a_silent_host_is_probed_and_a_busy_one_is_awaited() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (local, _peer) = UnixStream::pair().unwrap();
+        prepare(&tcp, local.as_fd()).unwrap();
+        let silence = sockopt::tcp_keepidle(&tcp).unwrap()
+            + sockopt::tcp_keepintvl(&tcp).unwrap() * sockopt::tcp_keepcnt(&tcp).unwrap();
+        assert_eq!(silence, DEAD);
+        assert_eq!(sockopt::tcp_user_timeout(&tcp).unwrap(), 0);
     }
 }

@@ -1,6 +1,7 @@
 //! Connecting and listening.
 
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -45,7 +46,7 @@ pub fn connect_unix(path: &Path) -> Result<UnixStream, Error> {
 pub fn listen_unix(path: &Path, mode: u32) -> Result<UnixListener, Error> {
     let context = "cannot listen on the unix socket";
     let listener = match UnixListener::bind(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && is_stale(path) => {
+        Err(error) if error.kind() == ErrorKind::AddrInUse && is_stale(path) => {
             std::fs::remove_file(path)
                 .and_then(|()| UnixListener::bind(path))
                 .map_err(|source| Error::io(context, source))?
@@ -59,7 +60,7 @@ pub fn listen_unix(path: &Path, mode: u32) -> Result<UnixListener, Error> {
 
 fn is_stale(path: &Path) -> bool {
     matches!(connect_at_once(path), Err(error)
-        if error.kind() == std::io::ErrorKind::ConnectionRefused)
+        if error.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// Connects to a unix socket without waiting for the process that listens there. The
@@ -99,27 +100,60 @@ pub fn set_access(path: &Path, group: Option<u32>, mode: u32) -> std::io::Result
     std::fs::set_permissions(&opened, std::fs::Permissions::from_mode(mode))
 }
 
-/// Connects over TCP. Tries each address of the name for at most `patience`.
+/// Connects over TCP to `host:port`. Tries each address of the host for at most `patience`.
 ///
 /// # Errors
-/// [`Error::Io`] of the last address tried.
-pub fn connect_tcp(address: impl ToSocketAddrs, patience: Duration) -> Result<TcpStream, Error> {
-    let addresses = address
-        .to_socket_addrs()
-        .map_err(|source| Error::io("cannot resolve the address", source))?;
-    let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+/// [`Error::Io`], with the reason of each address.
+pub fn connect_tcp(address: &str, patience: Duration) -> Result<TcpStream, Error> {
+    let addresses =
+        resolve(address).map_err(|source| Error::io("cannot resolve the address", source))?;
+    let stream = connect_any(addresses, patience)
+        .map_err(|source| Error::io("cannot connect over TCP", source))?;
+    // A thread that waits for an answer soon notices that the host is gone, or that this
+    // machine has moved to a network where the connection does not exist.
+    look_for(&stream, KEEPALIVE, SILENT)?;
+    Ok(stream)
+}
+
+fn resolve(address: &str) -> std::io::Result<std::vec::IntoIter<SocketAddr>> {
+    // The standard library takes an interface's number in brackets, but not its name.
+    let bracketed = address.strip_prefix('[');
+    match bracketed.and_then(|rest| rest.rsplit_once("]:")) {
+        Some((host, port)) => {
+            let port: u16 = port.parse().map_err(std::io::Error::other)?;
+            (host, port).to_socket_addrs()
+        }
+        None => address.to_socket_addrs(),
+    }
+}
+
+/// Connects to the first of these addresses that answers. Tries each for at most `patience`.
+///
+/// # Errors
+/// Errors of the operating system. Those of several addresses become one, of the first one's
+/// kind: a machine without IPv6 reaches none of a host's IPv6 addresses, whatever the host does.
+pub fn connect_any(
+    addresses: impl Iterator<Item = SocketAddr>,
+    patience: Duration,
+) -> std::io::Result<TcpStream> {
+    let mut failures = Vec::new();
     for address in addresses {
         match TcpStream::connect_timeout(&address, patience) {
-            Ok(stream) => {
-                // A thread that waits for an answer soon notices that the host is gone, or that
-                // this machine has moved to a network where the connection does not exist.
-                look_for(&stream, KEEPALIVE, SILENT)?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
+            Ok(stream) => return Ok(stream),
+            Err(error) => failures.push((address, error)),
         }
     }
-    Err(Error::io("cannot connect over TCP", last))
+    match failures.as_slice() {
+        [] => Err(ErrorKind::AddrNotAvailable.into()),
+        [_] => Err(failures.remove(0).1),
+        [(_, first), ..] => {
+            let reasons = failures
+                .iter()
+                .map(|(address, error)| format!("{address}: {error}"));
+            let reasons: Vec<_> = reasons.collect();
+            Err(std::io::Error::new(first.kind(), reasons.join("; ")))
+        }
+    }
 }
 
 /// Enables keepalive on an accepted TCP connection, unless it is already on.
@@ -152,7 +186,7 @@ fn look_for(stream: impl AsFd, every: Duration, times: u32) -> Result<(), Error>
 pub fn connect_vsock(cid: u32, port: u32) -> Result<VsockStream, Error> {
     loop {
         match VsockStream::connect_with_cid_port(cid, port) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             connected => {
                 return connected.map_err(|source| Error::io("cannot connect over vsock", source));
             }
@@ -203,5 +237,40 @@ pub(crate) fn send_at_once(socket: impl AsFd) -> Result<(), Error> {
     match sockopt::set_tcp_nodelay(socket, true) {
         Ok(()) | Err(Errno::NOPROTOOPT | Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),
         Err(errno) => Err(Error::io("cannot set TCP_NODELAY", errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{bind, getsockname, socket};
+
+    use super::*;
+
+    #[test]
+    fn an_interface_may_be_named_in_brackets() {
+        let expected: SocketAddr = "[fe80::1%1]:7474".parse().unwrap();
+        // The first interface of every network namespace.
+        for address in ["[fe80::1%lo]:7474", "[fe80::1%1]:7474", "fe80::1%lo:7474"] {
+            let resolved: Vec<_> = resolve(address).unwrap().collect();
+            assert_eq!(resolved, [expected], "{address}");
+        }
+    }
+
+    /// Which one matters, only the user knows.
+    #[test]
+    fn the_failure_of_each_address_is_reported() {
+        let patience = Duration::from_secs(5);
+        // Bound and not listening, so that no other test listens there meanwhile.
+        let unheard = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&unheard, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let first = SocketAddr::try_from(getsockname(&unheard).unwrap()).unwrap();
+        let second: SocketAddr = "[::1]:0".parse().unwrap();
+        let error = connect_any([first, second].into_iter(), patience).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        let text = error.to_string();
+        assert!(text.contains(&format!("{first}: ")), "{text}");
+        assert!(text.contains("[::1]:0: "), "{text}");
+        let error = connect_any([first].into_iter(), patience).unwrap_err();
+        assert!(!error.to_string().contains(&first.to_string()), "{error}");
     }
 }

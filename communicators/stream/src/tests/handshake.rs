@@ -156,7 +156,7 @@ fn sockets_listen_and_connect() {
 
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let guest = connect_tcp(address, Duration::from_secs(10)).unwrap();
+    let guest = connect_tcp(&address.to_string(), Duration::from_secs(10)).unwrap();
     let (host, _) = listener.accept().unwrap();
     send_frame(&guest, 1, 0, 0, b"hi", soon()).unwrap();
     assert_eq!(receive_exact_frame(&host, 9, soon()).unwrap().1, b"hi");
@@ -164,5 +164,5 @@ fn sockets_listen_and_connect() {
     let unheard = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     net::bind(&unheard, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let address = SocketAddr::try_from(net::getsockname(&unheard).unwrap()).unwrap();
-    assert!(connect_tcp(address, Duration::from_secs(10)).is_err());
+    assert!(connect_tcp(&address.to_string(), Duration::from_secs(10)).is_err());
 }

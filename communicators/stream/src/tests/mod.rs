@@ -158,8 +158,8 @@ mod unix_with_heartbeats {
 fn silent_tcp_peers_are_probed() {
     use rustix::net::sockopt;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let guest = crate::sockets::connect_tcp(listener.local_addr().unwrap(), Duration::from_secs(5))
-        .unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let guest = crate::sockets::connect_tcp(&address, Duration::from_secs(5)).unwrap();
     let (host, _) = listener.accept().unwrap();
     let watched = host.try_clone().unwrap();
     let _connection = over(OwnedFd::from(host), Options::default()).unwrap();
