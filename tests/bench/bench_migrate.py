@@ -82,11 +82,12 @@ class Program:
 
     def migrate(self, *options):
         """Moves the program to the other daemon; what that took."""
-        deadline = time.monotonic() + 30
-        while len(self.here.sessions()) != 1 or self.there.sessions():
-            if time.monotonic() > deadline:
-                raise Failed("the session did not arrive where it was sent")
-            time.sleep(0.02)
+        harness.eventually(
+            lambda: len(self.here.sessions()) == 1 and not self.there.sessions(),
+            "the session where it was sent",
+            30,
+            Failed,
+        )
         command = [harness.binary("paragpu"), "--control", self.here.control, "migrate"]
         number = str(self.here.sessions()[0]["id"])
         to = f"unix://{self.there.socket}"
@@ -125,11 +126,7 @@ def moves(daemons, samples, name, shape, rounds, ways):
         program.check()
         samples.add("migrations", program.migrations)
     for daemon in daemons:
-        deadline = time.monotonic() + 30
-        while daemon.sessions():
-            if time.monotonic() > deadline:
-                raise Failed("a session was left")
-            time.sleep(0.02)
+        harness.eventually(lambda one=daemon: not one.sessions(), "no session left", 30, Failed)
 
 
 WAYS = {"stop": ("--copy", "--stop-first"), "ahead": ("--copy",)}

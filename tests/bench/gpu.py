@@ -5,7 +5,6 @@ import glob
 import json
 import os
 import socket
-import time
 
 from measure import harness
 
@@ -55,11 +54,7 @@ def memory_used(gpu):
 
 def until(condition, what):
     """Looks until the condition holds; raises after PATIENCE."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{what}: not within {PATIENCE} s")
-        time.sleep(0.01)  # polls: the state has no notification
+    harness.eventually(condition, what, PATIENCE, RuntimeError)
 
 
 def runtime_folder():

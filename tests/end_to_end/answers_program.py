@@ -13,6 +13,7 @@ BLOCK = ctypes.c_size_t(2 << 20)
 ZERO, NONE = ctypes.c_uint64(0), ctypes.c_void_p(0)
 DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT = 1, 2, 3, 4
 LAYERED, SURFACE, GATHER = 1, 2, 8
+UPLOAD = 2
 FLOAT = 0x20
 PTX = b""".version 7.0
 .target sm_70
@@ -137,11 +138,40 @@ def of_shared_memory():
     return found
 
 
+def of_access():
+    """A device that cannot map memory read-only leaves the access as it was."""
+    memory, address, value = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.create_string_buffer(1)
+    must("cuMemAddressReserve", byref(address), BLOCK, ctypes.c_size_t(0), ZERO, ZERO)
+    must("cuMemCreate", byref(memory), BLOCK, byref(Allocation(kind=1, handles=0, place=DEVICE, device=0)), ZERO)
+    must("cuMemMap", address, BLOCK, ctypes.c_size_t(0), memory, ZERO)
+    must("cuMemSetAccess", address, BLOCK, byref(Access(DEVICE, 0, 3)), ctypes.c_size_t(1))
+    must("cuMemsetD8_v2", address, 7, BLOCK)
+    refused = call("cuMemSetAccess", address, BLOCK, byref(Access(DEVICE, 0, 1)), ctypes.c_size_t(1)) != 0
+    flags = ctypes.c_uint64()
+    must("cuMemGetAccess", byref(flags), byref(Location(DEVICE, 0)), address)
+    found = {"as set": flags.value == (3 if refused else 1)}
+    found["read"] = call("cuMemcpyDtoH_v2", value, address, ctypes.c_size_t(1))
+    found["contents"] = value.raw[0]
+    return found
+
+
+def of_uploads():
+    """Only the function with parameters uploads an executable graph."""
+    graph, instance = ctypes.c_void_p(), ctypes.c_void_p()
+    must("cuGraphCreate", byref(graph), 0)
+    # Flags, stream, node and result.
+    parameters = (ctypes.c_uint64 * 4)(UPLOAD)
+    return {
+        "with flags": call("cuGraphInstantiateWithFlags", byref(instance), graph, ctypes.c_uint64(UPLOAD)),
+        "with parameters": call("cuGraphInstantiateWithParams", byref(instance), graph, parameters),
+    }
+
+
 def main():
     """Every answer by its subject."""
     driver()
     begin()
-    subjects = (of_a_librarys_module, of_bus_ids, of_preferred_locations, of_arrays, of_shared_memory)
+    subjects = (of_a_librarys_module, of_bus_ids, of_preferred_locations, of_arrays, of_shared_memory, of_access, of_uploads)
     print(json.dumps({subject.__name__: subject() for subject in subjects}), flush=True)
 
 

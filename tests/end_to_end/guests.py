@@ -4,9 +4,9 @@ import glob
 import os
 import subprocess
 import sys
-import time
 
 import harness
+from harness import eventually
 
 GUEST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guest_program.py")
 
@@ -69,15 +69,6 @@ def processes(name):
                     yield int(os.path.basename(entry)), file.read().decode(errors="replace")
         except OSError:
             continue
-
-
-def eventually(condition, what, seconds=20):
-    """Polls for something that another process brings about."""
-    limit = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > limit:
-            raise AssertionError(f"never happened: {what}")
-        time.sleep(0.02)
 
 
 def ask(daemon, *arguments):

@@ -39,6 +39,8 @@ WANTED = {
         "a wider surface": INVALID_VALUE,
     },
     "of_shared_memory": {"create": 0, "map": 0, "give access": 0, "share": 0, "set": 0, "contents": [6, 5]},
+    "of_access": {"as set": True, "read": 0, "contents": 7},
+    "of_uploads": {"with flags": INVALID_VALUE, "with parameters": 0},
 }
 
 

@@ -90,6 +90,25 @@ int main() {
 }
 """
 
+# Pins memory of which the process may have once as much, but not twice.
+PINNED = """
+#include <cuda_runtime.h>
+#include <cstdio>
+#include <sys/resource.h>
+int main() {
+    if (cudaFree(nullptr)) return 1;
+    rlimit before;
+    getrlimit(RLIMIT_DATA, &before);
+    rlimit limited = before;
+    limited.rlim_cur = 800 << 20;
+    if (setrlimit(RLIMIT_DATA, &limited)) return 1;
+    void *memory = nullptr;
+    std::printf("%s, then ", cudaGetErrorName(cudaHostAlloc(&memory, 512 << 20, cudaHostAllocMapped)));
+    setrlimit(RLIMIT_DATA, &before);
+    std::puts(cudaGetErrorName(cudaHostAlloc(&memory, 512 << 20, cudaHostAllocMapped)));
+}
+"""
+
 
 class BadMemory(unittest.TestCase):
     """Each such use fails by itself, and what comes after it works."""
@@ -99,6 +118,12 @@ class BadMemory(unittest.TestCase):
         with harness.Daemon() as daemon:
             run = daemon.run(program, "shm", timeout=110)
             self.assertEqual(run.output, "refused\n", run.errors)
+
+    def test_more_pinned_memory_than_the_process_may_have(self):
+        program = compiled(PINNED, "-std=c++17")
+        with harness.Daemon() as daemon:
+            run = daemon.run(program, "unix", timeout=60)
+            self.assertEqual(run.output, "cudaErrorMemoryAllocation, then cudaSuccess\n", run.errors)
 
     def test_tensor_maps_over_freed_memory(self):
         # Of so much memory the host keeps nothing that the program freed.

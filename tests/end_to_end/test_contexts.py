@@ -112,6 +112,31 @@ for end in (cuda.cuDevicePrimaryCtxReset_v2, cuda.cuDevicePrimaryCtxRelease_v2):
     print(retain()[0] != first)
 """
 
+# Counts in a library's variable, twice in each of two contexts that follow each other. Prints the values.
+COUNTS = """
+import ctypes
+from ctypes import byref
+cuda, context, library, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+address, size, value, handle = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_int(), ctypes.c_void_p()
+PTX = b".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .global .u32 counter = 5;\\n"
+PTX += b".visible .entry count() { .reg .b32 %old; atom.global.add.u32 %old, [counter], 1; ret; }"
+def must(name, *arguments):
+    status = getattr(cuda, name)(*arguments)
+    assert status == 0, (name, status)
+must("cuInit", 0)
+must("cuCtxCreate_v2", byref(context), 0, 0)
+must("cuLibraryLoadData", byref(library), PTX, None, None, 0, None, None, 0)
+must("cuLibraryGetKernel", byref(kernel), library, b"count")
+for _ in range(2):
+    for _ in range(2):
+        must("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+    must("cuLibraryGetGlobal", byref(address), byref(size), library, b"counter")
+    must("cuMemcpyDtoH_v2", byref(value), address, size)
+    print(value.value)
+    must("cuCtxDestroy_v2", context)
+    must("cuCtxCreate_v2", byref(context), 0, 0)
+"""
+
 
 class Contexts(unittest.TestCase):
     """The program over each communicator of one host."""
@@ -170,6 +195,9 @@ class Contexts(unittest.TestCase):
 
     def test_a_primary_context_keeps_limits_and_number_until_it_ends(self):
         self.assertEqual(self.run_python(RETAINS), "True\nTrue\n")
+
+    def test_the_variables_of_a_library_begin_anew_in_the_next_context(self):
+        self.assertEqual(self.run_python(COUNTS), "7\n7\n")
 
     def test_a_limit_crosses_once(self):
         crossed = []

@@ -9,12 +9,25 @@ import unittest
 import urllib.request
 
 import harness
+from hostile.blake3 import blake3
 from pool.cluster import eventually
-from pool.programs import BATCH, Program, share, turns
+from pool.programs import BATCH, KERNEL, Program, share, turns
 
 USER = f"uid {os.getuid()}"
 # A kernel of about a millisecond on the software GPU.
 ROUNDS = 20_000
+# Where device memory lies, and its least piece.
+ARENA, CHUNK = 0x100000000000, 2 << 20
+# A kernel that stays until a word is set, and one that sets it.
+MEETING = (
+    ".version 8.0\n.target sm_90\n.address_size 64\n"
+    ".visible .entry await(.param .u64 word) {\n"
+    ".reg .pred %p<2>; .reg .b32 %r<2>; .reg .b64 %d<2>; ld.param.u64 %d1, [word];\n"
+    "AGAIN: ld.volatile.global.u32 %r1, [%d1]; setp.eq.u32 %p1, %r1, 0; @%p1 bra AGAIN; ret;\n}\n"
+    ".visible .entry answer(.param .u64 word) {\n"
+    ".reg .b32 %r<2>; .reg .b64 %d<2>; ld.param.u64 %d1, [word];\n"
+    "mov.u32 %r1, 1; st.volatile.global.u32 [%d1], %r1; ret;\n}\n"
+).encode() + b"\0"
 
 
 class Shares(unittest.TestCase):
@@ -83,6 +96,44 @@ class Shares(unittest.TestCase):
             programs[1].reach(programs[1].kernels + 10 * BATCH)
         more = [turns(daemon)[program.number]["seconds"] - then for program, then in zip(programs, used)]
         self.assertGreater(more[1] / sum(more), 0.8)
+
+    def test_kernels_of_a_session_may_wait_for_each_other(self):
+        daemon = self.daemon("--set", "software.threads=4")
+        program, other = self.programs(daemon, ROUNDS, ROUNDS)
+        session, module, word = program.session, 500, ARENA
+        digest = blake3(MEETING)
+        session.call("ImageWrite", hash=digest, size=len(MEETING), offset=0, data=MEETING)
+        session.call("ModuleLoad", module=module, hash=digest, options=b"")
+        for place, name in enumerate(("await", "answer"), 1):
+            session.call("FunctionGet", function=module + place, module=module, name=name)
+        for stream in (1000, 1001):
+            session.call("StreamCreate", stream=stream, flags=1, priority=0)
+        session.call("MemMap", address=word, size=CHUNK)
+        share(daemon, program.number, "--weight", 50)
+
+        def launch(stream, function, parameters):
+            shape = dict(grid=(1, 1, 1), block=(1, 1, 1), dynamic_shared=0, cluster=(0, 0, 0))
+            session.post(
+                "Launch", function=function, stream=stream, flags=0, preferences=b"", parameters=parameters, **shape
+            )
+
+        # Alone, and while another session works: then its turn ends before the kernel does.
+        for launched in (0, 4):
+            if launched:
+                other.start()
+                other.reach(1)
+            fill = dict(destination=word, pitch=0, value=0, element=4, width=1, height=1, stream=1000)
+            session.post("Memset", **fill)
+            session.call("StreamSynchronize", stream=1000)
+            launch(1000, module + 1, word.to_bytes(8, "little"))
+            for _ in range(4):
+                launch(1001, KERNEL + 1, ROUNDS.to_bytes(4, "little"))
+            session.call("StreamSynchronize", stream=1001)
+            if launched:
+                time.sleep(1.5)
+            launch(1001, module + 2, word.to_bytes(8, "little"))
+            session.call("ContextSynchronize")
+        self.assertIsNone(other.failure)
 
     def test_top_and_metrics_show_shares_and_what_is_used(self):
         daemon = self.daemon("--set", "metrics.listen=127.0.0.1:0", "--set", "software.threads=1")

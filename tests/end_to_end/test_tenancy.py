@@ -103,7 +103,7 @@ class Tenancy(unittest.TestCase):
         one = self.hold(daemon, "unix", MIB)
         code, output, errors = finish(self.guest(daemon, "shm", "device"))
         self.assertEqual(code, 3, output)
-        self.assertIn(f"{USER} already has 1 sessions on this host", errors)
+        self.assertIn(f"{USER} already has 1 session on this host", errors)
         self.assertIn(f'sessions under [vm."{USER}"]', errors)
         for _ in range(2):
             self.hold(daemon, "tcp", MIB)
@@ -138,7 +138,7 @@ class Tenancy(unittest.TestCase):
             self.hold(daemon, "unix", MIB)
             code, output, errors = ask(daemon, "restore", folder)
             self.assertEqual(code, 1, output)
-            self.assertIn(f"{USER} already has 1 sessions on this host", errors)
+            self.assertIn(f"{USER} already has 1 session on this host", errors)
             self.assertIn("raise limits.per_vm in the host's host.toml", errors)
 
     def test_vms_behind_vsock_sockets_have_limits_by_name(self):
@@ -179,6 +179,52 @@ class Tenancy(unittest.TestCase):
                 self.assertEqual({one["device"] for one in own}, {f"software:{gpu}" for gpu in range(3)})
                 if policy == "fixed":
                     self.assertTrue(all(one["device"] == f"software:{one['ordinal']}" for one in own))
+
+    def test_first_processes_of_containers_are_placed_apart(self):
+        apart = ["unshare", "--pid", "--fork", "--kill-child"]
+        if os.getuid() != 0 or subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+            self.skipTest("a PID namespace takes root")
+        daemon = self.daemon("software.devices=3", "device.placement=least-loaded", "software.threads=1")
+        eventually(lambda: len(daemon.devices()) == 3, "the devices are found")
+        pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+        for communicator in ("unix", "shm", "unix"):
+            command = [*apart, sys.executable, GUEST, "hold", str(MIB)]
+            environment = daemon.guest_environment(communicator)
+            guest = end_with(self, subprocess.Popen(command, env=environment, text=True, **pipes))
+            read_until(guest, "holding")
+        placed = [(session["guest_pid"], session["device"]) for session in daemon.sessions()]
+        self.assertEqual(placed, [(1, f"software:{gpu}") for gpu in range(3)])
+
+    def test_a_session_that_moves_to_another_gpu_counts_once(self):
+        daemon = self.daemon("software.devices=2", f"vm.{USER}.memory=64MiB", "software.threads=1")
+        eventually(lambda: len(daemon.devices()) == 2, "the devices are found")
+        guest = self.guest(daemon, "unix", "grow", str(8 * MIB))
+        read_until(guest, "refused")
+        for gpu in (1, 0):
+            (session,) = daemon.sessions()
+            paragpu(daemon, "migrate", "--session", str(session["id"]), "--to-gpu", str(gpu))
+            eventually(lambda: len(daemon.sessions()) == 1, "the source is over")
+            (session,) = daemon.sessions()
+            self.assertEqual(session["device"], f"software:{gpu}")
+            (vm,) = daemon.status()["vms"]
+            self.assertEqual(vm["device_memory"], 64 * MIB)
+            guest.stdin.write("\n")
+            guest.stdin.flush()
+            self.assertEqual(guest.stdout.readline().strip(), "refused")
+
+    def test_a_restored_session_gets_a_gpu_of_its_vm(self):
+        daemon = self.daemon("software.devices=2", f"vm.{USER}.devices=[1]", "software.threads=1")
+        eventually(lambda: len(daemon.devices()) == 2, "the devices are found")
+        guest = self.guest(daemon, "unix", "steps")
+        read_until(guest, "round 2")
+        with tempfile.TemporaryDirectory() as folder:
+            (session,) = daemon.sessions()
+            paragpu(daemon, "checkpoint", str(session["id"]), folder, "--end")
+            eventually(lambda: daemon.sessions() == [], "the session is over")
+            paragpu(daemon, "restore", folder)
+            read_until(guest, "round")
+            (session,) = daemon.sessions()
+            self.assertEqual((session["device"], session["ordinal"]), ("software:1", 0))
 
     def test_metrics_are_read_by_what_reads_prometheus(self):
         daemon = self.daemon("metrics.listen=127.0.0.1:0", f"vm.{USER}.memory=64MiB")

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import types
 import unittest
 
 import harness
@@ -188,6 +189,24 @@ class Vm(unittest.TestCase):
                 for pattern in patterns:
                     self.assertRegex(said.get(mark, whole), re.compile(pattern, re.MULTILINE))
         self.assertEqual(self.daemon.sessions(), [])
+
+
+@unittest.skipUnless(shutil.which("qemu-system-x86_64"), "qemu-system-x86_64 is not installed")
+class NoDaemon(unittest.TestCase):
+    """A VM with the device on a host without a daemon. Without KVM the refusal comes while
+    the hello is being sent."""
+
+    def test_programs_say_so(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory(prefix="paragpu-test-"))
+        initramfs = os.path.join(folder, "initramfs")
+        kernel = vm.build_image(initramfs)
+        nobody = types.SimpleNamespace(socket=os.path.join(folder, "paragpud.sock"))
+        device = self.enterContext(vm.Device(nobody, "alone"))
+        script, lines = "for try in $(seq 5); do /opt/paragpu/programs/vectorAdd 2>&1; done; exit 0", []
+        vm.boot(kernel, initramfs, script, lines.append, device=device)
+        said = [line for line in lines if line.startswith("paragpu: ")]
+        refusal = f"paragpu: the host refuses a session: no paragpu daemon runs on the host of this VM ({nobody.socket}: "
+        self.assertEqual([line.startswith(refusal) for line in said], 5 * [True], lines)
 
 
 if __name__ == "__main__":

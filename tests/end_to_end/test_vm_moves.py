@@ -6,7 +6,6 @@ Needs QEMU, and vhost-device-vsock for vsock: skipped without.
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import unittest
@@ -51,13 +50,6 @@ dmesg | grep -E 'WARNING|BUG:|Oops|Call Trace|refcount|general protection' || ec
 """
 
 
-def free_port():
-    """An unused TCP port."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 @unittest.skipUnless(shutil.which("qemu-system-x86_64"), "qemu-system-x86_64 is not installed")
 class VmMoves(unittest.TestCase):
     """One or two hosts, one VM."""
@@ -70,7 +62,7 @@ class VmMoves(unittest.TestCase):
 
     def host(self, *arguments):
         """A host's daemon, which VMs reach over the network."""
-        port = free_port()
+        port = harness.free_port()
         arguments = [*harness.as_host(self.trust), f"--set=tcp.announce={HOST}:{port}", *arguments]
         self.hosts.append(self.enterContext(harness.Daemon(*arguments, tcp=f"127.0.0.1:{port}")))
         return self.hosts[-1]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,24 @@ def program_names():
 def owned(command):
     """A command that is ended should this process die without ending it."""
     return ["setpriv", "--pdeathsig", "TERM", *command]
+
+
+def eventually(condition, what, patience=20, failure=AssertionError):
+    """Polls for something that another process brings about: returns the condition's value once it
+    is true, and raises `failure` after `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise failure(f"{what}: not within {patience} s")
+        time.sleep(0.02)
+    return found
+
+
+def free_port():
+    """An unused TCP port."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
 
 
 class Daemon:

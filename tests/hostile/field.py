@@ -243,10 +243,7 @@ def descriptors(pid):
 
 def until(what, wanted, patience=PATIENCE):
     """Waits until a condition holds; otherwise the attack was successful."""
-    end = time.monotonic() + patience
-    while not wanted():
-        expect(time.monotonic() < end, f"not {what} after {patience} s")
-        time.sleep(0.02)
+    harness.eventually(wanted, what, patience, Broken)
 
 
 # A program for `daemon.worker`.

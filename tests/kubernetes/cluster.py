@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
@@ -62,13 +61,6 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"
 
 class Refused(Exception):
     """The API server refuses."""
-
-
-def free_port():
-    """A free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Cluster:
@@ -138,7 +130,7 @@ class Cluster:
     def control_plane(self):
         """etcd, API server, scheduler, controller manager."""
         began = time.monotonic()
-        store, peer, port, scheduler, manager = (free_port() for _ in range(5))
+        store, peer, port, scheduler, manager = (harness.free_port() for _ in range(5))
         etcd = f"http://127.0.0.1:{store}"
         peers = f"http://127.0.0.1:{peer}"
         self.start(
@@ -230,7 +222,7 @@ class Cluster:
         """A GPU host: its paragpud, and the driver's role."""
         own, address = f"{self.folder}/{name}", "127.0.0.1"
         os.makedirs(own)
-        values = {"own": own, "gpus": 1, "address": address, "port": free_port(), "tls": f"{self.folder}/tls", "name": address}
+        values = {"own": own, "gpus": 1, "address": address, "port": harness.free_port(), "tls": f"{self.folder}/tls", "name": address}
         self.write(f"{name}/host.toml", cluster.HOST.format(**values) + 'engine = "none"\n')
         self.daemon(name)
         self.host(name)

@@ -116,14 +116,9 @@ key = "{tls}/{name}.key"
 """
 
 
-def eventually(true, what, patience=60):
-    """Waits until `true()` is true, and returns its value."""
-    deadline = time.monotonic() + patience
-    while not (found := true()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"in {patience} s did not happen: {what}")
-        time.sleep(0.05)
-    return found
+def eventually(condition, what, patience=60):
+    """`harness.eventually`, with a patience for daemons of Slurm."""
+    return harness.eventually(condition, what, patience)
 
 
 def call(*command, **options):

@@ -105,6 +105,8 @@ static int run_child() {
     CUDA_CHECK(cudaIpcOpenEventHandle(&parents, greeting.done));
     CUDA_CHECK(cudaEventCreateWithFlags(&own, cudaEventDisableTiming | cudaEventInterprocess));
     cudaIpcEventHandle_t handle;
+    program.expect(cudaIpcGetEventHandle(&handle, parents) == cudaErrorInvalidResourceHandle,
+                   "an event of another process could be shared");
     CUDA_CHECK(cudaIpcGetEventHandle(&handle, own));
     send_message(program, channel_of_child, &handle, sizeof handle);
 

@@ -37,6 +37,80 @@ impl Arguments {
     }
 }
 
+/// `paragpu run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The folder of the libraries [default: /usr/lib/paragpu].
+    #[arg(long, value_name = "DIRECTORY")]
+    pub libraries: Option<PathBuf>,
+    #[command(flatten)]
+    pub lease: LeaseOptions,
+    /// The program.
+    pub program: OsString,
+    /// Its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
+}
+
+/// `paragpu top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Show hosts and leases of the Slurm pool instead of this host's sessions.
+    /// Under Kubernetes use kubectl, see docs/kubernetes.md.
+    #[arg(long)]
+    pub pool: bool,
+    /// Print one report, after one interval.
+    #[arg(long)]
+    pub once: bool,
+    /// Measure rates over this many seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub interval: Duration,
+    /// Sort by this, highest first.
+    #[arg(long, default_value = "calls")]
+    pub sort: Sort,
+    /// Output format; json prints one line per report.
+    #[arg(short, long, default_value = "text")]
+    pub output: Output,
+}
+
+/// `paragpu attach`.
+#[derive(Debug, Args)]
+pub struct Attach {
+    /// The domain's name, UUID or number.
+    pub domain: String,
+    #[command(flatten)]
+    pub scope: Scope,
+    /// The VM's name for `paragpu list`, limits and the device process
+    /// [default: the domain's name].
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["socket", "pool"])]
+    pub vm: Option<VmName>,
+    /// Socket of a paragpu-qemu-device that you run yourself; paragpu neither
+    /// starts nor stops it.
+    #[arg(long, value_name = "PATH", value_parser = absolute, conflicts_with = "pool")]
+    pub socket: Option<PathBuf>,
+    /// Print the device's XML element, without contacting libvirt.
+    #[arg(long, conflicts_with_all = ["live", "config", "connect", "pool"])]
+    pub print_xml: bool,
+    #[command(flatten)]
+    pub lease: LeaseOptions,
+    /// With --pool: the vsock port on this host that this VM's programs connect
+    /// to [default: 7014]. Each VM of a host needs its own.
+    #[arg(long, value_name = "PORT", requires = "pool", value_parser = clap::value_parser!(u32).range(1..=0xffff_fffe))]
+    pub vsock_port: Option<u32>,
+    /// With --pool: the unix socket to which the hypervisor maps that port,
+    /// instead of the kernel's vsock.
+    #[arg(
+        long,
+        value_name = "PATH",
+        requires = "pool",
+        conflicts_with = "vsock_port"
+    )]
+    pub vsock_socket: Option<PathBuf>,
+    /// Output format.
+    #[arg(short, long, default_value = "text")]
+    pub output: Output,
+}
+
 /// `paragpu share`.
 #[derive(Debug, Args)]
 pub struct Share {
@@ -100,18 +174,7 @@ pub enum Command {
     /// In a Slurm job that requests shards itself, the program uses those:
     ///
     /// srun --gres=shard:20 paragpu run python train.py
-    Run {
-        /// The folder of the libraries [default: /usr/lib/paragpu].
-        #[arg(long, value_name = "DIRECTORY")]
-        libraries: Option<PathBuf>,
-        #[command(flatten)]
-        lease: LeaseOptions,
-        /// The program.
-        program: OsString,
-        /// Its arguments.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<OsString>,
-    },
+    Run(Run),
     /// Lists the sessions of guests on this host.
     List {
         /// List only the sessions of this Slurm job's lease.
@@ -125,24 +188,7 @@ pub enum Command {
     ///
     /// A live view in a terminal; `q` quits. Otherwise, and with `-o json`,
     /// prints one report after another.
-    Top {
-        /// Show hosts and leases of the Slurm pool instead of this host's sessions.
-        /// Under Kubernetes use kubectl, see docs/kubernetes.md.
-        #[arg(long)]
-        pool: bool,
-        /// Print one report, after one interval.
-        #[arg(long)]
-        once: bool,
-        /// Measure rates over this many seconds.
-        #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-        interval: Duration,
-        /// Sort by this, highest first.
-        #[arg(long, default_value = "calls")]
-        sort: Sort,
-        /// Output format; json prints one line per report.
-        #[arg(short, long, default_value = "text")]
-        output: Output,
-    },
+    Top(Top),
     /// Ends a session, even if a kernel hangs; its program gets a CUDA error.
     End {
         /// The session's number in `paragpu list`.
@@ -270,41 +316,7 @@ pub enum Command {
         paragpu attach web --config           from its next start on\n  \
         paragpu attach web --live             until it is shut down\n  \
         paragpu attach web --print-xml        the element, for virsh edit or virt-manager")]
-    Attach {
-        /// The domain's name, UUID or number.
-        domain: String,
-        #[command(flatten)]
-        scope: Scope,
-        /// The VM's name for `paragpu list`, limits and the device process
-        /// [default: the domain's name].
-        #[arg(long, value_name = "NAME", conflicts_with_all = ["socket", "pool"])]
-        vm: Option<VmName>,
-        /// Socket of a paragpu-qemu-device that you run yourself; paragpu neither
-        /// starts nor stops it.
-        #[arg(long, value_name = "PATH", value_parser = absolute, conflicts_with = "pool")]
-        socket: Option<PathBuf>,
-        /// Print the device's XML element, without contacting libvirt.
-        #[arg(long, conflicts_with_all = ["live", "config", "connect", "pool"])]
-        print_xml: bool,
-        #[command(flatten)]
-        lease: LeaseOptions,
-        /// With --pool: the vsock port on this host that this VM's programs connect
-        /// to [default: 7014]. Each VM of a host needs its own.
-        #[arg(long, value_name = "PORT", requires = "pool", value_parser = clap::value_parser!(u32).range(1..=0xffff_fffe))]
-        vsock_port: Option<u32>,
-        /// With --pool: the unix socket to which the hypervisor maps that port,
-        /// instead of the kernel's vsock.
-        #[arg(
-            long,
-            value_name = "PATH",
-            requires = "pool",
-            conflicts_with = "vsock_port"
-        )]
-        vsock_socket: Option<PathBuf>,
-        /// Output format.
-        #[arg(short, long, default_value = "text")]
-        output: Output,
-    },
+    Attach(Attach),
     /// Removes the device from a libvirt domain.
     ///
     /// Without --live or --config, changes both the running domain and its

@@ -25,7 +25,7 @@ use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 use paragpu_control::admin::Response;
 use paragpu_control::terminal::plain;
 
-use crate::arguments::{Arguments, Command, Output};
+use crate::arguments::{Arguments, Attach, Command, Output, Run, Top};
 use crate::error::Error;
 
 fn main() -> ExitCode {
@@ -93,18 +93,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         Command::Doctor {
             programs, output, ..
         } if !programs.is_empty() => return redirect::examine(programs, *output),
-        Command::Run {
-            libraries,
-            lease,
-            program,
-            arguments,
-        } => {
-            let libraries = libraries.as_deref();
-            return match lease.pool.or_else(pool::around) {
-                Some(engine) => pool::run(engine, lease, libraries, program, arguments),
-                None => Err(redirect::run(libraries, program, arguments)),
-            };
-        }
+        Command::Run(run) => return run_program(run),
         Command::Pool { command } => return pool::command(command),
         Command::Rebalance(options) => pool::rebalance(options)?,
         Command::Doctor {
@@ -113,24 +102,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             return doctor::run(*side, *pool, arguments.control.as_deref(), *output);
         }
         Command::List { job, output } => sessions::list(&arguments.connect()?, *job, *output)?,
-        Command::Top {
-            pool,
-            once,
-            interval,
-            sort,
-            output,
-        } => {
-            let options = top::Options {
-                interval: *interval,
-                once: *once,
-                sort: *sort,
-                output: *output,
-            };
-            match pool {
-                true => top::pool(options)?,
-                false => top::top(&arguments.connect()?, options)?,
-            }
-        }
+        Command::Top(options) => show_activity(arguments, options)?,
         Command::End { session, output } => {
             sessions::end(&arguments.connect()?, *session, *output)?;
         }
@@ -158,32 +130,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         } => {
             moving::restore(&arguments.connect()?, directory, *copies, *output)?;
         }
-        Command::Attach {
-            domain,
-            scope,
-            vm,
-            socket,
-            print_xml,
-            lease,
-            vsock_port,
-            vsock_socket,
-            output,
-        } => {
-            let (vm, socket) = (vm.as_ref(), socket.as_deref());
-            if let Some(engine) = lease.pool {
-                if scope.live || scope.config {
-                    let advice = "--pool is for the running domain: leave out --live and --config";
-                    return Err(Error::Refused(advice.into()));
-                }
-                let connect = scope.connect.as_deref();
-                let entry = (vsock_socket.as_deref(), *vsock_port);
-                pool::attach(engine, lease, domain, connect, entry)?;
-            } else if *print_xml {
-                libvirt::print_element(domain, vm, socket, *output)?;
-            } else {
-                libvirt::attach(domain, scope, vm, socket, *output)?;
-            }
-        }
+        Command::Attach(options) => attach(options)?,
         Command::Detach {
             domain,
             scope,
@@ -212,4 +159,46 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         Command::Man { directory } => man::write(directory)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a program, with a lease if one is requested or if a job has one.
+fn run_program(run: &Run) -> Result<ExitCode, Error> {
+    let libraries = run.libraries.as_deref();
+    match run.lease.pool.or_else(pool::around) {
+        Some(engine) => pool::run(engine, &run.lease, libraries, &run.program, &run.arguments),
+        None => Err(redirect::run(libraries, &run.program, &run.arguments)),
+    }
+}
+
+/// Shows the activity of the host's sessions, or of the pool.
+fn show_activity(arguments: &Arguments, given: &Top) -> Result<(), Error> {
+    let options = top::Options {
+        interval: given.interval,
+        once: given.once,
+        sort: given.sort,
+        output: given.output,
+    };
+    match given.pool {
+        true => top::pool(options),
+        false => top::top(&arguments.connect()?, options),
+    }
+}
+
+/// Attaches a domain to this host's GPUs, or to one of the pool.
+fn attach(options: &Attach) -> Result<(), Error> {
+    let Attach { domain, scope, .. } = options;
+    let (vm, socket) = (options.vm.as_ref(), options.socket.as_deref());
+    if let Some(engine) = options.lease.pool {
+        if scope.live || scope.config {
+            let advice = "--pool is for the running domain: leave out --live and --config";
+            return Err(Error::Refused(advice.into()));
+        }
+        let connect = scope.connect.as_deref();
+        let entry = (options.vsock_socket.as_deref(), options.vsock_port);
+        pool::attach(engine, &options.lease, domain, connect, entry)
+    } else if options.print_xml {
+        libvirt::print_element(domain, vm, socket, options.output)
+    } else {
+        libvirt::attach(domain, scope, vm, socket, options.output)
+    }
 }

@@ -5,7 +5,7 @@ use paragpu_config::Size;
 use paragpu_control::admin::{
     Activity, CheckpointInfo, DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo,
 };
-use paragpu_control::terminal::{plain, plain_line};
+use paragpu_control::terminal::{counted, plain, plain_line};
 
 use crate::arguments::{Output, Share};
 use crate::control::{Control, unexpected};
@@ -166,10 +166,10 @@ fn summary(stats: &Stats) -> String {
         (None, true) => String::new(),
     };
     format!(
-        "up {}, {} of at most {} sessions, {} begun, {} refused, {} crashed, {} waiting\n{search}",
+        "up {}, {} of at most {}, {} begun, {} refused, {} crashed, {} waiting\n{search}",
         age(stats.uptime),
         stats.sessions,
-        stats.session_limit,
+        counted(stats.session_limit, "session"),
         stats.begun,
         stats.refused,
         stats.crashed,

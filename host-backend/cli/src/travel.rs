@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use paragpu_control::admin::{self, Moved, Request, Response, SessionInfo};
-use paragpu_control::terminal::plain;
+use paragpu_control::terminal::{counted, plain};
 use paragpu_libvirt::host::Host;
 use paragpu_libvirt::{Asked, Connection, Detach, VmName, travel};
 use serde::Serialize;
@@ -56,9 +56,9 @@ pub fn depart(
     let name = change.domain;
     tell(&name, &vm, &sessions, output, || {
         format!(
-            "{} sessions of {vm} went ahead to {to}\n\
+            "{} of {vm} went ahead to {to}\n\
              detached from {name}: it can migrate now (virsh migrate --live {name} URI)\n",
-            sessions.len()
+            counted(sessions.len() as u64, "session")
         )
     })
 }
@@ -87,8 +87,8 @@ pub fn arrive(
         send(&arguments.connect()?, &vm, elsewhere, &order, output)
     })?;
     tell(&name, &vm, &sessions, output, || {
-        let count = sessions.len();
-        format!("{name} has the device; {count} sessions of {vm} moved to it\n")
+        let moved = counted(sessions.len() as u64, "session");
+        format!("{name} has the device; {moved} of {vm} moved to it\n")
     })
 }
 

@@ -4,7 +4,7 @@
 
 use clap::Parser as _;
 use paragpu_worker::arguments::Arguments;
-use paragpu_worker::serve;
+use paragpu_worker::lifecycle;
 
 fn main() {
     let arguments = Arguments::parse();
@@ -13,5 +13,5 @@ fn main() {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
-    serve::run(&arguments)
+    lifecycle::run(&arguments)
 }

@@ -14,8 +14,8 @@ mod leases;
 mod listeners;
 mod migration;
 mod migrations;
-mod operation;
 mod operations;
+mod operator;
 mod order;
 mod orders;
 mod placing;
@@ -45,8 +45,8 @@ use self::arrivals::Arrivals;
 use self::counts::Counts;
 use self::inquiries::Inquiries;
 use self::listeners::{Listeners, retry};
-use self::operation::Operation;
 use self::operations::Operations;
+use self::operator::Operator;
 use self::signals::Signals;
 use self::spawning::Spawning;
 use self::workers::Workers;
@@ -97,7 +97,7 @@ enum Polled {
 #[derive(Debug)]
 pub struct Broker {
     host: Host,
-    operation: Operation,
+    operator: Operator,
     notes: Notes,
     listeners: Listeners,
     arrivals: Arrivals,
@@ -160,7 +160,7 @@ impl Broker {
             spawning: Spawning::new(&host, spawner, users),
             devices,
             host,
-            operation: Operation {
+            operator: Operator {
                 arguments,
                 log,
                 signals,
@@ -225,7 +225,7 @@ impl Broker {
     pub fn run(&mut self) -> Result<(), Error> {
         loop {
             let deadline = self.settle();
-            if self.operation.signals.is_ending() && self.workers.have_ended() {
+            if self.operator.signals.is_ending() && self.workers.have_ended() {
                 let stuck = self.workers.iter().count();
                 tracing::info!(stuck = (stuck > 0).then_some(stuck), "ended");
                 return Ok(());
@@ -242,8 +242,8 @@ impl Broker {
         let mut list: Vec<(Polled, PollFd<'_>)> = Vec::new();
         let read = PollFlags::IN;
         let mut add = |source, fd, flags| list.push((source, PollFd::from_borrowed_fd(fd, flags)));
-        add(Polled::Terminate, self.operation.signals.terminate(), read);
-        add(Polled::Reload, self.operation.signals.reload(), read);
+        add(Polled::Terminate, self.operator.signals.terminate(), read);
+        add(Polled::Reload, self.operator.signals.reload(), read);
         add(Polled::Verdicts, self.leases.woken().as_fd(), read);
         for (key, worker) in self.workers.iter() {
             if let Some(control) = &worker.control {
@@ -393,7 +393,7 @@ impl Broker {
 
     /// SIGTERM: ends every session, then the daemon.
     fn stop(&mut self) {
-        if !self.operation.signals.take_terminate() {
+        if !self.operator.signals.take_terminate() {
             return;
         }
         tracing::info!(sessions = self.workers.sessions().len(), "ending");

@@ -18,7 +18,7 @@ use crate::slots::Slots;
 use paragpu_communicator_secure::Credentials;
 use paragpu_communicator_stream::handshake::send_frame;
 use paragpu_communicator_stream::relay::{Broken, relay, relay_known};
-use paragpu_communicator_stream::sockets::connect_at_once;
+use paragpu_communicator_stream::sockets::{connect_any, connect_at_once};
 use paragpu_protocol::codec::encode_all;
 use paragpu_protocol::handshake::{ARRIVE, Arrive};
 use parking_lot::Mutex;
@@ -172,7 +172,9 @@ impl Links {
                 let count = Counted::new(&self.count);
                 self.spawn(count, MAX_LINKS, move |far, _count| {
                     let mut received = false;
-                    let carried = connect_tcp(&name, port)
+                    let carried = (name.as_str(), port)
+                        .to_socket_addrs()
+                        .and_then(|addresses| connect_any(addresses, PATIENCE))
                         .map_err(Broken::from)
                         .and_then(|tcp| relay(tls, &tcp, far.as_fd(), &mut received));
                     if let Err(error) = carried {
@@ -282,17 +284,6 @@ fn why(place: &str, error: &Broken) -> String {
              set, and no firewall between?"
         ),
     }
-}
-
-fn connect_tcp(name: &str, port: u16) -> std::io::Result<TcpStream> {
-    let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
-    for address in (name, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 #[cfg(test)]

@@ -3,22 +3,19 @@
 
 mod dcgm;
 mod encode;
+mod families;
 
 use std::collections::BTreeMap;
 use std::fmt::Error;
 
 use paragpu_control::admin::Figures;
 use paragpu_control::admin::TurnsInfo;
-use paragpu_control::counters::{BOUNDS, Counters};
-use paragpu_control::turn::TimeShare;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
+use paragpu_control::counters::Counters;
+use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
 pub use self::dcgm::Board;
 use self::dcgm::Dcgm;
-use self::encode::{escaped, gauge};
 
 /// The content type of [`Report::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -26,9 +23,6 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// Maximum number of pairs of VM and GPU kept after their sessions ended. It exceeds the
 /// VMs of a host, and bounds the cost of guests that keep changing addresses.
 const MAX_ENDED: usize = 4096;
-
-/// One number of a session.
-type Of = fn(&Counters) -> u64;
 
 /// A VM, and a GPU such as `cuda:0`.
 type VmAndGpu = (String, String);
@@ -102,18 +96,6 @@ impl Durations {
         }
         self.sum += seconds;
     }
-
-    fn encode(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        (name, help): (&str, &str),
-    ) -> Result<(), Error> {
-        let bounds = PAUSES.into_iter().chain([f64::MAX]);
-        let buckets: Vec<(f64, u64)> = bounds.zip(self.counts).collect();
-        encoder
-            .encode_descriptor(name, help, None, MetricType::Histogram)?
-            .encode_histogram::<NoLabelSet>(self.sum, self.counts.iter().sum(), &buckets, None)
-    }
 }
 
 /// The moves of sessions that left this daemon.
@@ -131,29 +113,72 @@ impl Moves {
     }
 }
 
+/// Device memory of a VM, in all its sessions.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct VmMemory {
+    /// Bytes in use.
+    pub used: u64,
+    /// Bytes that it may have; 0 for no limit.
+    pub limit: u64,
+}
+
+/// A GPU, and its workers without sessions.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Gpu {
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// Workers that are ready for a session.
+    pub idle: u64,
+    /// Workers that are opening it.
+    pub starting: u64,
+}
+
+/// A session that takes turns on its GPU.
+#[derive(Debug, Clone)]
+pub struct Paced {
+    /// Its VM.
+    pub vm: String,
+    /// Its GPU, such as `cuda:0`.
+    pub gpu: String,
+    /// Its number on this host.
+    pub session: u64,
+    /// Its share, and the turns that it has had.
+    pub turns: TurnsInfo,
+}
+
+/// Numbers of the whole daemon.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Totals {
+    /// Sessions begun since the daemon started.
+    pub sessions_begun: u64,
+    /// Guests refused since then.
+    pub guests_refused: u64,
+    /// Workers that crashed since then.
+    pub workers_crashed: u64,
+    /// Guests that wait for a worker now.
+    pub guests_waiting: u64,
+    /// Connections that have not sent a hello yet.
+    pub connections_pending: u64,
+}
+
 /// The values of one scrape.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Counters and sessions by VM and GPU.
     by_vm: BTreeMap<VmAndGpu, (Counters, u64)>,
-    /// By VM: bytes of device memory, and the limit; 0 for none.
-    pub vms: BTreeMap<String, (u64, u64)>,
-    /// By GPU: bytes of memory, and workers that are idle or starting.
-    pub gpus: BTreeMap<String, (u64, u64, u64)>,
-    /// Sessions begun, guests refused, workers that crashed.
-    pub totals: [u64; 3],
+    /// Device memory by VM.
+    pub vms: BTreeMap<String, VmMemory>,
+    /// By GPU.
+    pub gpus: BTreeMap<String, Gpu>,
+    /// Of the whole daemon.
+    pub totals: Totals,
     /// Moves of sessions.
     pub moves: Moves,
-    /// Guests that wait for a worker, and connections that have not sent a hello.
-    pub waiting: [u64; 2],
-    /// For sessions that take turns on their GPU: VM, GPU, session, turns.
-    pub turns: Vec<(String, String, u64, TurnsInfo)>,
+    /// Sessions that take turns on their GPU.
+    pub turns: Vec<Paced>,
     /// By GPU: the metrics with dcgm-exporter's names.
     pub boards: BTreeMap<String, Board>,
 }
-
-/// A part of a share: name, help text, and value.
-type Part = (&'static str, &'static str, fn(TimeShare) -> u32);
 
 impl Report {
     /// A report that starts with ended sessions.
@@ -200,279 +225,13 @@ impl Report {
             Err(Error) => String::new(),
         }
     }
-
-    fn counted(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        (name, help, label): (&str, &str, &'static str),
-        values: &[(&str, Of)],
-    ) -> Result<(), Error> {
-        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for ((vm, gpu), (counters, _)) in &self.by_vm {
-            let (vm, gpu) = (escaped(vm), escaped(gpu));
-            for (value, of) in values {
-                let all = [("vm", vm.as_str()), ("gpu", gpu.as_str()), (label, value)];
-                let labels = all.get(..if label.is_empty() { 2 } else { 3 });
-                metric
-                    .encode_family(&labels.unwrap_or_default())?
-                    .encode_counter::<NoLabelSet, u64, u64>(&of(counters), None)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn present(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        (name, help): (&str, &str),
-        of: fn(&Counters, u64) -> u64,
-    ) -> Result<(), Error> {
-        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for ((vm, gpu), (counters, sessions)) in &self.by_vm {
-            let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
-            gauge(&mut metric.encode_family(&labels)?, of(counters, *sessions))?;
-        }
-        Ok(())
-    }
-
-    /// The sessions' use of GPU time, if it is measured.
-    fn utilization(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let help = "Percentage of recent GPU time used by sessions";
-        let mut metric = encoder.encode_descriptor("gpu_percent", help, None, MetricType::Gauge)?;
-        for ((vm, gpu), (counters, _)) in &self.by_vm {
-            if let Some(percent) = counters.gpu_percent {
-                let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
-                gauge(&mut metric.encode_family(&labels)?, percent.into())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Turns on GPUs with shares.
-    fn turns(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let labels = |(vm, gpu, session, _): &(String, String, u64, TurnsInfo)| {
-            [
-                ("vm", escaped(vm)),
-                ("gpu", escaped(gpu)),
-                ("session", session.to_string()),
-            ]
-        };
-        let help = "GPU time of a session in its turns";
-        let mut metric =
-            encoder.encode_descriptor("turn_seconds", help, None, MetricType::Counter)?;
-        for one in &self.turns {
-            metric
-                .encode_family(&labels(one))?
-                .encode_counter::<NoLabelSet, f64, u64>(&one.3.seconds, None)?;
-        }
-        let parts: [Part; 3] = [
-            (
-                "turn_weight",
-                "Weight of a session, or of its VM, on its GPU",
-                |share| share.weight,
-            ),
-            (
-                "turn_cap_percent",
-                "Maximum part of its GPU's time, even of an idle GPU",
-                |share| share.cap,
-            ),
-            (
-                "turn_priority",
-                "Priority of its turns; the highest runs first",
-                |share| share.priority,
-            ),
-        ];
-        for (name, help, part) in parts {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for one in &self.turns {
-                let labels = labels(one);
-                gauge(
-                    &mut metric.encode_family(&labels)?,
-                    part(one.3.share).into(),
-                )?;
-            }
-        }
-        Ok(())
-    }
-
-    fn latencies(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let mut metric = encoder.encode_descriptor(
-            "call_seconds",
-            "Latency of synchronous calls, from receipt to reply",
-            None,
-            MetricType::Histogram,
-        )?;
-        for ((vm, gpu), (counters, _)) in &self.by_vm {
-            let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
-            let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e9);
-            // A compromised worker may report any counts, and the encoder adds them up.
-            let counts = counters.latency.map(|count| count.min(u64::MAX >> 8));
-            let buckets: Vec<(f64, u64)> = bounds.chain([f64::MAX]).zip(counts).collect();
-            metric
-                .encode_family(&labels)?
-                .encode_histogram::<NoLabelSet>(
-                    counters.waited as f64 / 1e9,
-                    counts.iter().sum(),
-                    &buckets,
-                    None,
-                )?;
-        }
-        Ok(())
-    }
-}
-
-/// One gauge with one label.
-fn labelled<'a>(
-    encoder: &mut DescriptorEncoder<'_>,
-    (name, help, label): (&str, &str, &'static str),
-    values: impl Iterator<Item = (&'a String, u64)>,
-) -> Result<(), Error> {
-    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (of, value) in values {
-        gauge(&mut metric.encode_family(&[(label, escaped(of))])?, value)?;
-    }
-    Ok(())
-}
-
-impl Collector for Report {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let encoder = &mut encoder;
-        self.counted(
-            encoder,
-            ("calls", "Calls executed", "kind"),
-            &[
-                ("posted", |counters| counters.posted),
-                ("synchronous", |counters| counters.synchronous),
-            ],
-        )?;
-        self.counted(
-            encoder,
-            (
-                "copied_bytes",
-                "Bytes copied between guests and GPUs",
-                "direction",
-            ),
-            &[
-                ("to_device", |counters| counters.bytes_to_device),
-                ("from_device", |counters| counters.bytes_from_device),
-            ],
-        )?;
-        self.counted(
-            encoder,
-            ("launches", "Kernels launched", ""),
-            &[("", |counters| counters.launches)],
-        )?;
-        self.latencies(encoder)?;
-        for (durations, about) in [
-            (
-                &self.moves.downtime,
-                (
-                    "move_downtime_seconds",
-                    "Downtime of sessions that migrated away",
-                ),
-            ),
-            (
-                &self.moves.delay,
-                (
-                    "move_delay_seconds",
-                    "Longest delay of a program's call in each of these migrations",
-                ),
-            ),
-        ] {
-            durations.encode(encoder, about)?;
-        }
-        self.utilization(encoder)?;
-        self.turns(encoder)?;
-        self.present(encoder, ("sessions", "Sessions now"), |_, sessions| {
-            sessions
-        })?;
-        self.present(
-            encoder,
-            ("device_memory_bytes", "Current device memory of sessions"),
-            |counters, _| counters.device_memory,
-        )?;
-        self.present(
-            encoder,
-            (
-                "host_memory_bytes",
-                "Host memory that workers currently hold for guests",
-            ),
-            |counters, _| counters.host_memory,
-        )?;
-        self.present(
-            encoder,
-            (
-                "shadow_memory_bytes",
-                "Pinned and registered guest memory currently kept as shadows",
-            ),
-            |counters, _| counters.shadow_memory,
-        )?;
-        labelled(
-            encoder,
-            (
-                "vm_device_memory_bytes",
-                "Device memory of a VM, in all its sessions",
-                "vm",
-            ),
-            self.vms.iter().map(|(vm, (used, _))| (vm, *used)),
-        )?;
-        labelled(
-            encoder,
-            (
-                "vm_device_memory_limit_bytes",
-                "The most that it may have; 0 for no limit",
-                "vm",
-            ),
-            self.vms.iter().map(|(vm, (_, limit))| (vm, *limit)),
-        )?;
-        labelled(
-            encoder,
-            ("gpu_memory_bytes", "Memory of a GPU", "gpu"),
-            self.gpus.iter().map(|(gpu, (memory, ..))| (gpu, *memory)),
-        )?;
-        labelled(
-            encoder,
-            ("workers_idle", "Warm workers of a GPU", "gpu"),
-            self.gpus.iter().map(|(gpu, (_, idle, _))| (gpu, *idle)),
-        )?;
-        labelled(
-            encoder,
-            ("workers_starting", "Workers that are opening a GPU", "gpu"),
-            self.gpus
-                .iter()
-                .map(|(gpu, (.., starting))| (gpu, *starting)),
-        )?;
-        for (name, help, value) in [
-            ("sessions_begun", "Sessions begun", self.totals[0]),
-            ("guests_refused", "Guests that were refused", self.totals[1]),
-            ("workers_crashed", "Workers that crashed", self.totals[2]),
-        ] {
-            encoder
-                .encode_descriptor(name, help, None, MetricType::Counter)?
-                .encode_counter::<NoLabelSet, u64, u64>(&value, None)?;
-        }
-        for (name, help, value) in [
-            (
-                "guests_waiting",
-                "Guests waiting for a worker",
-                self.waiting[0],
-            ),
-            (
-                "connections_pending",
-                "Connections that have not sent a hello",
-                self.waiting[1],
-            ),
-        ] {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            gauge(&mut metric, value)?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paragpu_control::counters::BOUNDS;
+    use paragpu_control::turn::TimeShare;
 
     fn counters() -> Counters {
         let mut counters = Counters {
@@ -487,6 +246,23 @@ mod tests {
         counters.latency[0] = 1;
         counters.latency[BOUNDS.len()] = 1;
         counters
+    }
+
+    const MEMORY: VmMemory = VmMemory {
+        used: 64,
+        limit: 128,
+    };
+
+    fn paced() -> Paced {
+        Paced {
+            vm: "a".into(),
+            gpu: "cuda:0".into(),
+            session: 7,
+            turns: TurnsInfo {
+                share: TimeShare::default(),
+                seconds: 1.5,
+            },
+        }
     }
 
     #[test]
@@ -526,7 +302,7 @@ mod tests {
         let mut report = Report::new(&ended);
         report.session("a", "cuda:0", Some(&counters()));
         report.session("b\"\\", "cuda:1", None);
-        report.vms.insert("a".into(), (64, 128));
+        report.vms.insert("a".into(), MEMORY);
         report.moves.add(&Figures {
             blackout_ms: 2.0,
             longest_delay_ms: 40_000.0,
@@ -542,11 +318,7 @@ mod tests {
             ..Board::default()
         };
         report.boards.insert("cuda:0".into(), board);
-        let turns = TurnsInfo {
-            share: TimeShare::default(),
-            seconds: 1.5,
-        };
-        report.turns.push(("a".into(), "cuda:0".into(), 7, turns));
+        report.turns.push(paced());
         let text = report.encode();
         for line in [
             "# TYPE paragpu_calls counter",
@@ -586,18 +358,14 @@ mod tests {
             serde_json::from_str(include_str!("../../../docs/grafana.json")).unwrap();
         let mut report = Report::default();
         report.session("a", "cuda:0", Some(&counters()));
-        report.vms.insert("a".into(), (64, 128));
-        report.gpus.insert("cuda:0".into(), (1, 1, 1));
+        report.vms.insert("a".into(), MEMORY);
+        report.gpus.insert("cuda:0".into(), Gpu::default());
         let board = Board {
             percent: Some(0),
             ..Board::default()
         };
         report.boards.insert("cuda:0".into(), board);
-        let turns = TurnsInfo {
-            share: TimeShare::default(),
-            seconds: 1.5,
-        };
-        report.turns.push(("a".into(), "cuda:0".into(), 7, turns));
+        report.turns.push(paced());
         let text = report.encode();
         let exported = |name: &str| {
             let mut lines = text.lines().map(|line| line.split(['{', ' ']).next());

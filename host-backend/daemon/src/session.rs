@@ -36,6 +36,8 @@ pub struct Facts {
 pub struct Session {
     /// The constant facts.
     pub facts: Facts,
+    /// The guest's process in this host's numbering, if the kernel reported it.
+    pub process: Option<i32>,
     /// The secret with which its guest resumes it; zeros if it cannot be resumed.
     pub token: [u8; 16],
     /// For a copy that no program has claimed: the secret with which one does, which is the

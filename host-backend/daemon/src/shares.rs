@@ -10,12 +10,18 @@
 //! when to call again.
 #![forbid(unsafe_code)]
 
+mod clock;
+mod runner;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use paragpu_config::host::Host;
 use paragpu_control::admin::TurnsInfo;
 use paragpu_control::turn::{MAX_WEIGHT, TimeShare, Turn, TurnRequest};
+
+use self::clock::Clock;
+use self::runner::{Runner, State};
 
 /// GPU time by which a turn may exceed its owner's fair share. It bounds how often turns
 /// change.
@@ -31,9 +37,6 @@ const NOTICE: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: f64 = 60.0;
 /// Maximum number of absent owners whose debts a GPU remembers.
 const MAX_ABSENT: usize = 1024;
-/// If a kernel still runs this long after the end of the turn, other sessions launch
-/// concurrently, as without shares.
-const OVERRUN: Duration = Duration::from_secs(1);
 
 /// Sessions whose GPU time is counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,100 +74,9 @@ struct Gpu {
     runners: BTreeMap<u64, Runner>,
     /// Of owners with sessions, and of those that left with a [debt](Clock::debt).
     clocks: BTreeMap<Owner, Clock>,
-    /// The least [`Clock::time`] of the owners with work; it never decreases. A returning
-    /// owner starts at most [`CREDIT`] behind it.
-    floor: f64,
-}
-
-/// A session on a GPU.
-#[derive(Debug)]
-struct Runner {
-    vm: String,
-    owner: Owner,
-    state: State,
-    /// Whether its worker has been notified that it takes turns.
-    notified: bool,
-    used: Duration,
-}
-
-/// ```text
-///          Wanted            Yours             others wait
-///   Away ─────────► Waiting ─────────► Running ───────────► Running until
-///    ▲                                    │                    │      │ OVERRUN
-///    └────────────────────────── Over ◄───┴────────────────────┴──── Late
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Away,
-    Waiting,
-    Running {
-        charged: Instant,
-        until: Option<Instant>,
-    },
-    Late {
-        charged: Instant,
-    },
-}
-
-/// The time account of an owner on a GPU.
-#[derive(Debug)]
-struct Clock {
-    share: TimeShare,
-    /// GPU seconds used, divided by the weight.
-    time: f64,
-    /// GPU seconds that the cap still allows; at most two [`QUANTUM`]s accumulate.
-    budget: f64,
-    filled: Instant,
-}
-
-impl Clock {
-    fn new(share: TimeShare, now: Instant) -> Self {
-        let budget = QUANTUM.as_secs_f64();
-        Self {
-            share,
-            time: 0.0,
-            budget,
-            filled: now,
-        }
-    }
-
-    fn fill(&mut self, now: Instant) {
-        let rate = f64::from(self.share.cap) / 100.0;
-        let more = now.saturating_duration_since(self.filled).as_secs_f64() * rate;
-        self.budget = (self.budget + more).min(2.0 * QUANTUM.as_secs_f64());
-        self.filled = now;
-    }
-
-    fn charge(&mut self, seconds: f64) {
-        self.time += seconds / f64::from(self.share.weight);
-        self.budget -= seconds;
-    }
-
-    /// Limits the time that an owner with work again may catch up.
-    fn return_to(&mut self, floor: f64) {
-        let credit = CREDIT.as_secs_f64() / f64::from(self.share.weight);
-        self.time = self.time.max(floor - credit);
-    }
-
-    /// GPU seconds that the owner used beyond its share. Without memory of it, an owner would
-    /// get rid of it by ending its sessions and starting new ones.
-    fn debt(&self, floor: f64) -> f64 {
-        let ahead = (self.time - floor) * f64::from(self.share.weight);
-        ahead.max(0.0).max(self.wait().as_secs_f64())
-    }
-
-    fn is_capped(&self) -> bool {
-        self.share.cap < 100
-    }
-
-    /// How long until the cap allows a whole [`QUANTUM`]; zero if it does now.
-    fn wait(&self) -> Duration {
-        let lacks = QUANTUM.as_secs_f64() - self.budget;
-        if !self.is_capped() || lacks <= 0.0 {
-            return Duration::ZERO;
-        }
-        Duration::from_secs_f64(lacks * 100.0 / f64::from(self.share.cap))
-    }
+    /// For each priority, the least [`Clock::time`] of the owners whose work may run; it never
+    /// decreases. A returning owner starts at most [`CREDIT`] behind it.
+    floors: BTreeMap<u32, f64>,
 }
 
 /// A message for the worker of a session.
@@ -179,6 +91,7 @@ impl Shares {
             state: State::Away,
             notified: false,
             used: Duration::ZERO,
+            standing: Duration::ZERO,
         };
         let gpu = self.gpus.entry(gpu.to_owned()).or_default();
         gpu.runners.insert(session, runner);
@@ -274,19 +187,22 @@ impl Shares {
                 let own = self.given.get(&Owner::Session(*session)).copied();
                 let configured = own.or_else(|| self.of_vm(host, &runner.vm));
                 gpu.paced |= configured.is_some();
-                runner.owner = match own {
+                let owner = match own {
                     Some(_) => Owner::Session(*session),
                     None => Owner::Vm(runner.vm.clone()),
                 };
                 let share = configured.unwrap_or_default();
-                let floor = gpu.floor;
-                let clock = gpu.clocks.entry(runner.owner.clone());
-                let clock = clock.or_insert_with(|| Clock {
-                    time: floor,
-                    ..Clock::new(share, now)
-                });
-                clock.share = share;
-                owners.insert(runner.owner.clone());
+                let floor = floor(&gpu.floors, share.priority);
+                let clock = gpu.clocks.entry(owner.clone());
+                let clock = clock.or_insert_with(|| Clock::new(share, floor, now));
+                if clock.share != share {
+                    clock.change(share, floor);
+                }
+                if runner.owner != owner {
+                    runner.standing = clock.standing;
+                    runner.owner = owner.clone();
+                }
+                owners.insert(owner);
             }
             gpu.forget_absent(&owners);
             for (session, runner) in &mut gpu.runners {
@@ -333,6 +249,16 @@ impl Shares {
     }
 }
 
+/// A time for a worker.
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The floor of a priority; zero before any of its owners had work.
+fn floor(floors: &BTreeMap<u32, f64>, priority: u32) -> f64 {
+    floors.get(&priority).copied().unwrap_or_default()
+}
+
 /// The share that `host.toml` gives a VM.
 fn configured(host: &Host, vm: &str) -> Option<TimeShare> {
     let (weight, cap, priority) = host.share_of(vm)?;
@@ -349,15 +275,15 @@ impl Gpu {
     /// are too many.
     fn forget_absent(&mut self, present: &BTreeSet<Owner>) {
         // Without others, nobody is owed time.
-        let floor = match self.runners.is_empty() {
+        let floor = |clock: &Clock| match self.runners.is_empty() {
             true => f64::INFINITY,
-            false => self.floor,
+            false => floor(&self.floors, clock.share.priority),
         };
         let absent = self
             .clocks
             .iter()
             .filter(|(owner, _)| !present.contains(owner));
-        let absent = absent.map(|(owner, clock)| (clock.debt(floor), owner.clone()));
+        let absent = absent.map(|(owner, clock)| (clock.debt(floor(clock)), owner.clone()));
         let mut absent: Vec<_> = absent.collect();
         absent.sort_by(|(one, _), (other, _)| other.total_cmp(one));
         for (place, (debt, owner)) in absent.into_iter().enumerate() {
@@ -378,13 +304,14 @@ impl Gpu {
     /// Charges owners for the turns in progress, up to now.
     fn charge(&mut self, now: Instant) {
         for runner in self.runners.values_mut() {
-            let (State::Running { charged, .. } | State::Late { charged }) = &mut runner.state
+            let (State::Running { charged, .. } | State::Late { charged, .. }) = &mut runner.state
             else {
                 continue;
             };
             let more = now.saturating_duration_since(*charged);
             *charged = now;
             runner.used += more;
+            runner.standing += more;
             if let Some(clock) = self.clocks.get_mut(&runner.owner) {
                 clock.charge(more.as_secs_f64());
             }
@@ -392,30 +319,73 @@ impl Gpu {
         for clock in self.clocks.values_mut() {
             clock.fill(now);
         }
-        let active = self.active();
-        let times = self
-            .clocks
-            .iter()
-            .filter(|(owner, _)| active.contains(owner));
-        let least = times.map(|(_, clock)| clock.time).min_by(f64::total_cmp);
-        self.floor = least.map_or(self.floor, |least| self.floor.max(least));
+        self.raise_floors();
+    }
+
+    /// Raises the floors, below which nobody starts, to the owners and sessions that are
+    /// farthest behind.
+    fn raise_floors(&mut self) {
+        let mut least: BTreeMap<u32, f64> = BTreeMap::new();
+        let mut standings: BTreeMap<&Owner, Duration> = BTreeMap::new();
+        for runner in self.runners.values() {
+            let Some(clock) = self.clocks.get(&runner.owner) else {
+                continue;
+            };
+            if runner.state == State::Away {
+                continue;
+            }
+            let standing = standings.entry(&runner.owner).or_insert(runner.standing);
+            *standing = runner.standing.min(*standing);
+            // An owner that waits for its cap is not owed the time meanwhile.
+            if runner.state != State::Waiting || clock.wait().is_zero() {
+                let time = least.entry(clock.share.priority).or_insert(clock.time);
+                *time = clock.time.min(*time);
+            }
+        }
+        for (priority, time) in least {
+            let floor = self.floors.entry(priority).or_insert(time);
+            *floor = floor.max(time);
+        }
+        for (owner, standing) in standings {
+            if let Some(clock) = self.clocks.get_mut(owner) {
+                clock.standing = clock.standing.max(standing);
+                clock.return_to(floor(&self.floors, clock.share.priority));
+            }
+        }
+    }
+
+    /// Lets others launch concurrently with a session whose turn has been over for long.
+    fn pass_late(&mut self, now: Instant) {
+        for runner in self.runners.values_mut() {
+            if let State::Running { charged, .. } = runner.state
+                && runner.state.late_at().is_some_and(|at| at <= now)
+            {
+                runner.state = State::Late {
+                    charged,
+                    wants: None,
+                };
+            }
+        }
     }
 
     fn handle_request(&mut self, session: u64, request: TurnRequest, now: Instant) {
         self.charge(now);
+        self.pass_late(now);
         let active = self.active();
         let Some(runner) = self.runners.get_mut(&session) else {
             return;
         };
-        match (request, runner.state) {
+        match (request, &mut runner.state) {
             (TurnRequest::Wanted, State::Away) => {
                 runner.state = State::Waiting;
-                if !active.contains(&runner.owner)
-                    && let Some(clock) = self.clocks.get_mut(&runner.owner)
-                {
-                    clock.return_to(self.floor);
+                if let Some(clock) = self.clocks.get_mut(&runner.owner) {
+                    runner.standing = runner.standing.max(clock.standing);
+                    if !active.contains(&runner.owner) {
+                        clock.return_to(floor(&self.floors, clock.share.priority));
+                    }
                 }
             }
+            (TurnRequest::Wanted, State::Late { wants, .. }) => *wants = Some(now),
             (TurnRequest::Over, State::Running { .. } | State::Late { .. }) => {
                 runner.state = State::Away;
             }
@@ -426,54 +396,69 @@ impl Gpu {
 
     fn settle(&mut self, now: Instant, notices: &mut Vec<Notice>) -> Option<Instant> {
         self.charge(now);
-        for runner in self.runners.values_mut() {
-            if let State::Running {
-                charged,
-                until: Some(until),
-            } = runner.state
-                && until + OVERRUN <= now
-            {
-                runner.state = State::Late { charged };
-            }
-        }
-        let running = |runner: &Runner| matches!(runner.state, State::Running { .. });
-        if !self.runners.values().any(running)
-            && let Some(next) = self.next()
-            && let Some(runner) = self.runners.get_mut(&next)
-        {
-            runner.state = State::Running {
-                charged: now,
-                until: None,
-            };
-            notices.push((next, Turn::Yours));
+        self.pass_late(now);
+        if !self.runners.values().any(Runner::runs) {
+            self.begin_turn(now, notices);
         }
         let revisit = self.end_turn(now, notices);
-        let deadline = |runner: &Runner| match runner.state {
-            State::Running {
-                until: Some(until), ..
-            } => Some(until + OVERRUN),
-            State::Waiting => {
-                let wait = self.clocks.get(&runner.owner)?.wait();
-                (!wait.is_zero()).then(|| now + wait)
-            }
-            _ => None,
+        let runners = self.runners.values();
+        let deadlines = runners.flat_map(|runner| {
+            let clock = self.clocks.get(&runner.owner);
+            let wait = clock.filter(|_| runner.waits()).map(Clock::wait);
+            let wait = wait.filter(|wait| !wait.is_zero());
+            let overdue = clock.and_then(|clock| runner.overdue_at(clock));
+            let overdue = overdue.filter(|at| *at > now);
+            [runner.state.late_at(), wait.map(|wait| now + wait), overdue]
+        });
+        deadlines.flatten().chain(revisit).min()
+    }
+
+    /// Gives the turn to a session that waits.
+    fn begin_turn(&mut self, now: Instant, notices: &mut Vec<Notice>) {
+        let overdue = self.overdue(now);
+        let Some(next) = overdue.or_else(|| self.next()) else {
+            return;
         };
-        let deadlines = self.runners.values().filter_map(deadline);
-        deadlines.chain(revisit).min()
+        let Some(runner) = self.runners.get_mut(&next) else {
+            return;
+        };
+        runner.state = State::Running {
+            charged: now,
+            until: overdue.map(|_| now + QUANTUM),
+            stays: matches!(runner.state, State::Late { .. }),
+        };
+        notices.push((next, Turn::Yours));
+        if overdue.is_some() {
+            if let Some(clock) = self.clocks.get_mut(&runner.owner) {
+                clock.out_of_order = Some(now);
+            }
+            notices.push((next, Turn::Ends(micros(QUANTUM))));
+        }
+    }
+
+    /// A session whose kernel stays and that has waited for long, whatever its owner used. It is
+    /// charged for the kernel as long as that runs, so it might never be the next one, and the
+    /// kernel would never end if it waits for what the session could not launch.
+    fn overdue(&self, now: Instant) -> Option<u64> {
+        let mut overdue = self.runners.iter().filter(|(_, runner)| {
+            let clock = self.clocks.get(&runner.owner);
+            let at = clock.and_then(|clock| runner.overdue_at(clock));
+            at.is_some_and(|at| at <= now)
+        });
+        overdue.next().map(|(session, _)| *session)
     }
 
     /// The session whose turn is next, of those that wait and whose cap allows a turn.
     fn next(&self) -> Option<u64> {
         let waits = self.runners.iter().filter_map(|(session, runner)| {
             let clock = self.clocks.get(&runner.owner)?;
-            (runner.state == State::Waiting && clock.wait().is_zero())
-                .then_some((session, runner, clock))
+            (runner.waits() && clock.wait().is_zero()).then_some((session, runner, clock))
         });
         let first = waits.min_by(|(_, one, first), (_, other, second)| {
             let by_priority = second.share.priority.cmp(&first.share.priority);
             by_priority
                 .then(first.time.total_cmp(&second.time))
-                .then(one.used.cmp(&other.used))
+                .then(one.standing.cmp(&other.standing))
         });
         first.map(|(session, ..)| *session)
     }
@@ -485,10 +470,15 @@ impl Gpu {
             .runners
             .iter()
             .find_map(|(session, runner)| match runner.state {
-                State::Running { until, .. } => Some((*session, &runner.owner, until)),
+                State::Running { until, stays, .. } => {
+                    Some((*session, &runner.owner, until, stays))
+                }
                 _ => None,
             });
-        let (session, owner, until) = holder?;
+        let (session, owner, until, stays) = holder?;
+        if stays && until.is_some() {
+            return None;
+        }
         let own = self.clocks.get(owner)?;
         let next = self.next().and_then(|next| self.runners.get(&next));
         let next = next.and_then(|next| self.clocks.get(&next.owner));
@@ -500,6 +490,7 @@ impl Gpu {
                 Some((behind + QUANTUM.as_secs_f64()).clamp(0.0, LONGEST_WAIT))
             }
         });
+        let fair = self.overdue(now).map(|_| 0.0).or(fair);
         let capped = own.is_capped().then_some(own.budget.max(0.0));
         let within = [fair, capped].into_iter().flatten().min_by(f64::total_cmp);
         let within = Duration::from_secs_f64(within?);
@@ -514,8 +505,7 @@ impl Gpu {
             && let State::Running { until, .. } = &mut runner.state
         {
             *until = Some(now + within);
-            let micros = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
-            notices.push((session, Turn::Ends(micros)));
+            notices.push((session, Turn::Ends(micros(within))));
         }
         None
     }

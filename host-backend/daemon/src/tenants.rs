@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use paragpu_communicator_secure::Identity;
+use paragpu_communicator_secure::{Identity, MAX_VM_NAME};
 
 use paragpu_config::host::Host;
 use paragpu_control::account::{Account, Book, SLOTS};
@@ -46,6 +46,9 @@ struct Tenant {
     software: bool,
     /// Its sessions, by their slot in the account.
     slots: BTreeMap<u32, u64>,
+    /// The slots of sessions that arrive from another session here, which has not ended, and
+    /// that session. Only that one's memory counts.
+    arriving: BTreeMap<u32, u64>,
     offers: Offers,
     /// Moves in a row that ended because a session shared memory meanwhile.
     spoiled: u32,
@@ -145,7 +148,8 @@ impl Tenants {
     /// Assigns a worker, by its process ID and control socket, a slot in the account of
     /// `vm` and moves it into the VM's control group, before it gets the session. Workers
     /// count their memory in the account directly, without a message to the daemon.
-    /// `software`: whether the worker's GPU has its memory in the host's.
+    /// `software`: whether the worker's GPU has its memory in the host's. `source`: the session of
+    /// this VM that the session continues.
     ///
     /// # Errors
     /// One sentence.
@@ -154,7 +158,7 @@ impl Tenants {
         host: &Host,
         software: bool,
         vm: &str,
-        session: u64,
+        (session, source): (u64, Option<u64>),
         worker: (u32, &Control),
     ) -> Result<(), String> {
         let (pid, control) = worker;
@@ -167,6 +171,7 @@ impl Tenants {
                 group: self.create_group(host, software, vm),
                 software,
                 slots: BTreeMap::new(),
+                arriving: BTreeMap::new(),
                 offers: Offers::default(),
                 spoiled: 0,
             };
@@ -179,10 +184,19 @@ impl Tenants {
             .find(|slot| !tenant.slots.contains_key(slot))
             .ok_or_else(|| format!("{vm} has {SLOTS} sessions, the maximum"))?;
         tenant.account.clear(slot);
+        let arrives = |source: &u64| {
+            let known = tenant.slots.values().any(|other| other == source);
+            // A hostile host may announce a session repeatedly.
+            known && tenant.arriving.values().all(|other| other != source)
+        };
+        if let Some(source) = source.filter(arrives) {
+            tenant.account.set_arriving(slot, true);
+            tenant.arriving.insert(slot, source);
+        }
+        tenant.slots.insert(slot, session);
         control
             .send(&ToWorker::Quota { slot }, &[tenant.account.as_fd()])
             .map_err(|error| format!("the worker cannot be reached: {error}"))?;
-        tenant.slots.insert(slot, session);
         if let Some(Err(error)) = tenant.group.as_ref().map(|group| group.admit(pid)) {
             tracing::warn!(vm, worker = pid, %error, "the worker has no control group");
         }
@@ -234,8 +248,15 @@ impl Tenants {
         tenant.slots.retain(|slot, other| {
             if *other == session {
                 tenant.account.clear(*slot);
+                tenant.arriving.remove(slot);
             }
             *other != session
+        });
+        tenant.arriving.retain(|slot, source| {
+            if *source == session {
+                tenant.account.set_arriving(*slot, false);
+            }
+            *source != session
         });
         tenant.offers.release(session);
         tenant.charge_lent();
@@ -425,18 +446,15 @@ fn vm_of_unit(groups: &str) -> Option<&str> {
     })
 }
 
-/// Maximum number of bytes of a VM's name.
-const MAX_NAME: usize = 64;
-
 /// Checks that a name cannot be mistaken for that of a user, address or context
 /// identifier, whose limits would then apply.
 fn check_name(vm: &str) -> Result<(), String> {
     let printable = vm.bytes().all(|byte| byte.is_ascii_graphic());
-    if vm.is_empty() || vm.len() > MAX_NAME || !printable || vm.parse::<IpAddr>().is_ok() {
+    if vm.is_empty() || vm.len() > MAX_VM_NAME || !printable || vm.parse::<IpAddr>().is_ok() {
         return Err(format!(
-            "{:?} is not a valid VM name: use 1 to {MAX_NAME} printable ASCII characters, no \
+            "{:?} is not a valid VM name: use 1 to {MAX_VM_NAME} printable ASCII characters, no \
              blanks, and not an IP address",
-            vm.chars().take(MAX_NAME).collect::<String>()
+            vm.chars().take(MAX_VM_NAME).collect::<String>()
         ));
     }
     Ok(())
@@ -451,13 +469,13 @@ fn check_name(vm: &str) -> Result<(), String> {
 pub fn check_tenant(vm: &str) -> Result<(), String> {
     // Debug output escapes whatever is invisible or changes other characters.
     let printable = |letter: char| "'\"\\".contains(letter) || letter.escape_debug().len() == 1;
-    if (1..=MAX_NAME).contains(&vm.len()) && vm.chars().all(printable) {
+    if (1..=MAX_VM_NAME).contains(&vm.len()) && vm.chars().all(printable) {
         return Ok(());
     }
     Err(format!(
         "the session is of {:?}, which is not a valid name of a VM, user or address: such a name \
-         has 1 to {MAX_NAME} bytes, all of them printable",
-        vm.chars().take(MAX_NAME).collect::<String>()
+         has 1 to {MAX_VM_NAME} bytes, all of them printable",
+        vm.chars().take(MAX_VM_NAME).collect::<String>()
     ))
 }
 
@@ -478,9 +496,14 @@ mod tests {
 
     /// The share that a worker gets for a session.
     fn share(tenants: &mut Tenants, host: &Host, vm: &str, session: u64) -> Share {
+        arrive(tenants, host, vm, (session, None))
+    }
+
+    /// The same for one that continues another session.
+    fn arrive(tenants: &mut Tenants, host: &Host, vm: &str, sessions: (u64, Option<u64>)) -> Share {
         let (daemon, worker) = Control::pair().unwrap();
         tenants
-            .grant(host, true, vm, session, (1, &daemon))
+            .grant(host, true, vm, sessions, (1, &daemon))
             .unwrap();
         let mut inbox = Inbox::default();
         worker.receive(&mut inbox, true).unwrap();
@@ -489,6 +512,29 @@ mod tests {
             ToWorker::Quota { slot } => Share::new(Arc::new(Account::open(memory).unwrap()), slot),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_session_that_moves_here_counts_once() {
+        let (mut tenants, host) = (Tenants::new(Err(String::new())), host(10));
+        let source = share(&mut tenants, &host, "a", 1);
+        assert!(source.take(8));
+        let failed = arrive(&mut tenants, &host, "a", (2, Some(1)));
+        assert!(failed.take(8));
+        // One that is announced again counts, and so does one that continues none.
+        let again = arrive(&mut tenants, &host, "a", (3, Some(1)));
+        let none = arrive(&mut tenants, &host, "a", (4, Some(99)));
+        assert!(!again.take(3) && !none.take(3));
+        tenants.release("a", 2);
+        assert_eq!(tenants.memory("a"), 8);
+        let destination = arrive(&mut tenants, &host, "a", (5, Some(1)));
+        assert!(destination.take(9));
+        tenants.release("a", 1);
+        assert_eq!(tenants.memory("a"), 9);
+        assert!(destination.take(1) && !destination.take(1) && !none.take(1));
+        // Nor does the next one with this slot take its place.
+        let next = share(&mut tenants, &host, "a", 6);
+        assert!(!next.take(1));
     }
 
     #[test]
@@ -597,7 +643,7 @@ mod tests {
     fn names_of_other_tenants_are_refused() {
         let mut tenants = Tenants::new(Err(String::new()));
         let own = std::process::id();
-        let long = "x".repeat(MAX_NAME + 1);
+        let long = "x".repeat(MAX_VM_NAME + 1);
         for name in ["", "uid 0", "cid 3", "10.0.0.1", "::1", "a\nb", &long] {
             assert!(tenants.claim(name, process(own)).is_err(), "{name}");
         }
@@ -606,7 +652,7 @@ mod tests {
 
     #[test]
     fn names_of_arriving_sessions_can_be_printed() {
-        let long = "x".repeat(MAX_NAME + 1);
+        let long = "x".repeat(MAX_VM_NAME + 1);
         for name in [
             "uid 1000",
             "cid 3",

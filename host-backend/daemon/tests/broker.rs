@@ -276,7 +276,7 @@ fn a_guest_has_its_quota_and_others_theirs() {
     let _first = daemon.guest();
     let reason = daemon.guest_of(0).err().unwrap();
     assert!(
-        reason.contains("already has 1 sessions on this host"),
+        reason.contains("already has 1 session on this host"),
         "{reason}"
     );
     let stream = TcpStream::connect(daemon.tcp.as_ref().unwrap()).unwrap();

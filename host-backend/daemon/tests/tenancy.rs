@@ -132,7 +132,7 @@ fn limits_of_sessions_are_each_vms_own() {
     let mut small = Other::attach(&daemon, "small");
     let reason = small.attach_again();
     assert!(
-        reason.contains("small already has 1 sessions")
+        reason.contains("small already has 1 session")
             && reason.contains("sessions under [vm.\"small\"]"),
         "{reason}"
     );

@@ -53,7 +53,7 @@ fn a_guest_is_listed_as_its_vm() {
     listed.sort();
     let vsock = |vm: &str| (vm.to_owned(), "vsock".to_owned());
     assert_eq!(listed, [vsock("alpha"), vsock("beta")]);
-    assert!(refusal(&begin("alpha.vsock_7014")).contains("alpha already has 1 sessions"));
+    assert!(refusal(&begin("alpha.vsock_7014")).contains("alpha already has 1 session"));
     drop((alpha, beta));
     daemon.until_quiet(1);
 }

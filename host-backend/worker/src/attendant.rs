@@ -20,8 +20,8 @@ use paragpu_protocol::handshake::Move;
 use crate::connect::Guest;
 use crate::exchange::{Answer, Exchange};
 use crate::reconnect::Waiting;
-use crate::serving::parting_words;
 use crate::session::sender::DurableSender;
+use crate::session_loop::{part, parting_words};
 use crate::statistics::Statistics;
 use crate::sys::process::exit_now;
 use crate::transfer::destination::reachable;
@@ -164,7 +164,7 @@ impl Attendant {
                     self.sender.notify(Frame::Output.kind(), &[&stream, &line]);
                 }
                 self.sender.notify(Frame::Goodbye.kind(), &[]);
-                self.sender.cut();
+                part(&self.sender);
                 self.finish("")
             }
             ToWorker::Resume { terms, guest } => match Guest::new(&terms, &guest, fds) {

@@ -22,9 +22,6 @@ use crate::session::replies::Replies;
 use crate::session::turn::Pacing;
 use crate::statistics::Statistics;
 
-/// Maximum number of bodies of a conditional node.
-const MAX_BODIES: usize = 1024;
-
 impl Objects {
     fn graph_append(&mut self, call: &GraphNodes<'_>) -> Outcome<()> {
         let bytes = call.nodes.0;
@@ -103,7 +100,7 @@ impl Objects {
             }
         };
         let (bodies, rest) = call.bodies.0.as_chunks::<4>();
-        if !rest.is_empty() || bodies.len() > MAX_BODIES {
+        if !rest.is_empty() || bodies.len() > GraphConditional::MAX_BODIES {
             return fail(
                 Status::INVALID_VALUE,
                 "sizes of bodies are truncated or too many",
@@ -191,7 +188,7 @@ impl Objects {
         call: &GraphLaunch,
     ) -> Outcome<()> {
         let graph = self.graphs.launchable(call.graph.0)?;
-        pacing.admit(gpu)?;
+        pacing.admit(gpu, call.stream)?;
         // A device that computes on the host queues the nodes with their parameters and
         // dependencies, a GPU queues the graph.
         let pieces = match gpu.computes_on_host() {
@@ -205,7 +202,7 @@ impl Objects {
             let mark = gpu.mark(stream)?;
             self.streams.follow(gpu, Blocker::Graph(mark));
         }
-        pacing.launched(gpu, stream)?;
+        pacing.launched(gpu, call.stream, stream)?;
         statistics.launches.add(graph.kernels);
         Ok(())
     }

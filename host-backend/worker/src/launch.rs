@@ -74,7 +74,7 @@ impl Objects {
         };
         let mut submit = || {
             let NodeWork { work, prints } = self.launch_work(call)?;
-            pacing.admit(gpu)?;
+            pacing.admit(gpu, call.stream)?;
             let pieces = pieces(&work, 0);
             let stream = self.streams.for_pieces(gpu, call.stream, pieces)?;
             replies.printing.note(stream, prints);
@@ -82,7 +82,7 @@ impl Objects {
                 true => gpu.launch_paced(&work, stream, place)?,
                 false => gpu.launch(&work, stream, place, copies.tokens.window())?,
             }
-            pacing.launched(gpu, stream)?;
+            pacing.launched(gpu, call.stream, stream)?;
             Ok(())
         };
         let launched = submit();

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
 use paragpu_worker::arguments::Arguments;
-use paragpu_worker::{logging, serve};
+use paragpu_worker::{lifecycle, logging};
 
 fn main() -> ExitCode {
     if std::env::args_os()
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         }
     };
     logging::start(arguments.log, log);
-    serve::run(&arguments)
+    lifecycle::run(&arguments)
 }
 
 /// Prints the manual page, for packages.

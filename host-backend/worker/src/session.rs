@@ -1,6 +1,6 @@
 //! A session and its parts. Each part owns its state. Code that involves several
 //! parts is in the file of the call's chapter (`memory.rs`, `stream.rs`, …), and the
-//! serving loop is in `serving.rs`.
+//! serving loop is in `session_loop.rs`.
 
 use std::sync::Arc;
 
@@ -84,7 +84,8 @@ pub struct Setup {
     pub regions: Regions,
     /// Limit of device memory in bytes; 0 for none.
     pub device_memory: u64,
-    /// Limit of host memory for shadows, images and modules, in bytes; 0 for 32 GiB.
+    /// Limit of host memory for shadows, images and modules, in bytes; 0 for none besides
+    /// the VM's.
     pub host_memory: u64,
     /// The store of module images.
     pub images: ImageStore,

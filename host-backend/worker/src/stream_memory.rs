@@ -12,9 +12,6 @@ use crate::session::graph::NodeWork;
 use crate::session::objects::Objects;
 use crate::session::queue::pieces;
 
-/// Maximum number of operations per call.
-const MAX_OPERATIONS: usize = 256;
-
 impl Objects {
     pub(crate) fn stream_memory(&mut self, gpu: &mut Gpu, call: &StreamMemory<'_>) -> Outcome<()> {
         let NodeWork { work, .. } = self.stream_memory_work(call)?;
@@ -31,10 +28,10 @@ impl Objects {
             let Ok(wire) = reader.field::<WireOperation>() else {
                 return fail(Status::INVALID_VALUE, "an operation is truncated");
             };
-            if operations.len() == MAX_OPERATIONS {
+            if operations.len() == StreamMemory::MAX_OPERATIONS {
                 return fail(
                     Status::INVALID_VALUE,
-                    format!("more than {MAX_OPERATIONS} operations"),
+                    format!("more than {} operations", StreamMemory::MAX_OPERATIONS),
                 );
             }
             operations.push(operation(&wire)?);

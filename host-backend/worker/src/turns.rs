@@ -21,6 +21,9 @@ pub(crate) enum TurnState {
     Ours,
     /// Its turn until this time.
     Ends(Instant),
+    /// Its turn was over long ago, a kernel still runs, and the daemon knows that launches
+    /// wait.
+    Late,
 }
 
 /// The session's turn. By default the session needs none.
@@ -93,7 +96,7 @@ impl Turns {
                     TurnState::Ours => *state = TurnState::Ends(end),
                     TurnState::Ends(earlier) => *state = TurnState::Ends(earlier.min(end)),
                     // The turn has already ended.
-                    TurnState::Away | TurnState::Wanted | TurnState::Left => {}
+                    TurnState::Away | TurnState::Wanted | TurnState::Left | TurnState::Late => {}
                 }
             }
         }
@@ -109,14 +112,27 @@ impl Turns {
                 (self.send)(TurnRequest::Wanted);
             }
             TurnState::Left => *state = TurnState::Wanted,
-            TurnState::Wanted | TurnState::Ours | TurnState::Ends(_) => {}
+            TurnState::Wanted | TurnState::Ours | TurnState::Ends(_) | TurnState::Late => {}
+        }
+    }
+
+    /// Requests another turn while a kernel of the last one still runs. The daemon must have
+    /// let others launch since [`OVERRUN`](paragpu_control::turn::OVERRUN).
+    pub(crate) fn request_again(&self) {
+        let mut state = self.state.lock();
+        if matches!(*state, TurnState::Ends(_)) {
+            *state = TurnState::Late;
+            (self.send)(TurnRequest::Wanted);
         }
     }
 
     /// Returns the turn after everything launched in it is complete.
     pub(crate) fn give_up(&self) {
         let mut state = self.state.lock();
-        if matches!(*state, TurnState::Ours | TurnState::Ends(_)) {
+        if matches!(
+            *state,
+            TurnState::Ours | TurnState::Ends(_) | TurnState::Late
+        ) {
             *state = TurnState::Away;
             (self.send)(TurnRequest::Over);
         }

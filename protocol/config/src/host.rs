@@ -1,6 +1,7 @@
 //! The configuration of the host daemon.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod check;
+
 use std::path::PathBuf;
 
 use confique::Config;
@@ -285,7 +286,8 @@ pub struct Limits {
     /// shadows of its memory, images, modules; 0 for half of the host's memory.
     #[config(default = 0)]
     pub per_vm_host_memory: Size,
-    /// Device memory of one session; 0 for no limit.
+    /// Device memory of one session; 0 for no limit. A change applies to sessions that begin
+    /// afterwards.
     #[config(default = 0)]
     pub memory: Size,
     /// Connections that have not sent a hello yet.
@@ -439,18 +441,6 @@ impl Tcp {
     }
 }
 
-/// Checks that a list has no device twice: a guest would see one GPU as two.
-fn check_distinct(key: &str, devices: &[u32]) -> Result<(), Conflict> {
-    let mut seen = BTreeSet::new();
-    match devices.iter().find(|device| !seen.insert(**device)) {
-        Some(twice) => Err(Conflict::new(
-            key.to_owned(),
-            format!("has device {twice} twice"),
-        )),
-        None => Ok(()),
-    }
-}
-
 /// Half of this machine's memory in bytes; 0 if it is unknown.
 fn half_of_memory() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -525,142 +515,11 @@ impl Configuration for Host {
     const FOREIGN_PREFIXES: &'static [&'static str] = &[];
 
     fn check(&self) -> Result<(), Conflict> {
-        if let Some(address) = self.tcp.listen.0
-            && !address.ip().is_loopback()
-            && !self.tcp.is_secured()
-            && !self.tcp.allow_remote
-        {
-            return Err(Conflict::new(
-                "tcp.listen".into(),
-                format!(
-                    "is {address}, which other machines reach, and connections are neither \
-                     encrypted nor authenticated: name tcp.ca, tcp.certificate and tcp.key, which \
-                     `paragpu certificate` makes, listen at 127.0.0.1 or [::1], or set \
-                     tcp.allow_remote = true where every machine of the network is trusted"
-                ),
-            ));
-        }
-        if self.daemon.control == self.daemon.socket {
-            let conflict = Conflict::new(
-                "daemon.control".into(),
-                "is daemon.socket, too: give each a path of its own".into(),
-            );
-            return Err(conflict.required_by("daemon.socket"));
-        }
-        if !self.lease.socket.as_os_str().is_empty() {
-            let missing = match () {
-                () if self.lease.authority.as_os_str().is_empty() => Some("lease.authority"),
-                () if !self.tcp.is_secured() => Some("tcp.ca"),
-                () if self.tcp.listen.0.is_none() => Some("tcp.listen"),
-                () => None,
-            };
-            if let Some(key) = missing {
-                let conflict = Conflict::new(
-                    key.to_owned(),
-                    "is empty, and users of leases come over tcp with certificates: see \
-                     docs/pool.md"
-                        .into(),
-                );
-                return Err(conflict.required_by("lease.socket"));
-            }
-        }
-        crate::tls::check(&[
-            ("tcp.ca", &self.tcp.ca),
-            ("tcp.certificate", &self.tcp.certificate),
-            ("tcp.key", &self.tcp.key),
-        ])?;
-        crate::tls::check(&[
-            ("migration.ca", &self.migration.ca),
-            ("migration.certificate", &self.migration.certificate),
-            ("migration.key", &self.migration.key),
-        ])?;
-        if self.migration.listen.0.is_some() && self.migration.ca.as_os_str().is_empty() {
-            let conflict = Conflict::new(
-                "migration.ca".into(),
-                "is empty, but both hosts need a certificate to migrate a session: set \
-                 migration.ca, migration.certificate and migration.key (`paragpu \
-                 certificate` creates them)"
-                    .into(),
-            );
-            return Err(conflict.required_by("migration.listen"));
-        }
-        let sockets = &self.vsock.unix.0;
-        for (place, socket) in sockets.iter().enumerate() {
-            for earlier in sockets.iter().take(place) {
-                if earlier.path == socket.path {
-                    let path = socket.path.display();
-                    return Err(Conflict::new(
-                        "vsock.unix".into(),
-                        format!("names the socket {path} twice"),
-                    ));
-                }
-                if earlier.vm == socket.vm {
-                    return Err(Conflict::new(
-                        "vsock.unix".into(),
-                        format!(
-                            "names two VMs {:?}, with the sockets {} and {}: write VM=PATH with \
-                             a name of its own for each",
-                            socket.vm,
-                            earlier.path.display(),
-                            socket.path.display()
-                        ),
-                    ));
-                }
-            }
-        }
-        if let Endpoint::Tcp(address) = &self.metrics.listen
-            && !address.ip().is_loopback()
-        {
-            return Err(Conflict::new(
-                "metrics.listen".into(),
-                format!(
-                    "is {address}, which other machines reach, and every request is answered: \
-                     listen at 127.0.0.1, [::1] or a unix socket, behind a proxy where others ask"
-                ),
-            ));
-        }
-        self.check_vms()
+        check::all(self)
     }
 }
 
 impl Host {
-    fn check_vms(&self) -> Result<(), Conflict> {
-        let mut cids = BTreeMap::new();
-        let given = &self.device.indices.0;
-        check_distinct("device.indices", given)?;
-        for (name, vm) in self.vm.iter() {
-            check_distinct(&format!("vm.{name}.devices"), &vm.devices.0)?;
-            let strange = vm.devices.0.iter().find(|device| !given.contains(device));
-            if let Some(device) = strange.filter(|_| !given.is_empty()) {
-                return Err(Conflict::new(
-                    format!("vm.{name}.devices"),
-                    format!("has device {device}, which device.indices does not give to guests"),
-                ));
-            }
-            match vm.cid {
-                0 => {}
-                cid @ (1 | 2) => {
-                    return Err(Conflict::new(
-                        format!("vm.{name}.cid"),
-                        format!("is {cid}, which is the host's: VMs have 3 and more"),
-                    ));
-                }
-                cid => {
-                    if let Some(other) = cids.insert(cid, name) {
-                        return Err(Conflict::new(
-                            format!("vm.{name}.cid"),
-                            format!(
-                                "is {cid}, which vm.{other}.cid is already: give each VM a context \
-                                 identifier of its own"
-                            ),
-                        ));
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Maximum number of concurrent sessions of a VM, user or address; 0 for no limit.
     #[must_use]
     pub fn sessions_of(&self, vm: &str) -> u32 {

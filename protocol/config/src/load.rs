@@ -22,7 +22,7 @@ use crate::sys::is_privileged;
 use crate::{Configuration, Error, Origin};
 
 /// Maximum length of a section name chosen by the user, in bytes.
-const MAX_NAME: usize = 64;
+const MAX_SECTION_NAME: usize = 64;
 
 /// The sources of a configuration. The crate's documentation describes their order.
 #[derive(Debug, Clone, Default)]
@@ -389,10 +389,10 @@ fn unusable(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("has a section with an empty name".into());
     }
-    let good = name.len() <= MAX_NAME && !name.contains(char::is_control);
+    let good = name.len() <= MAX_SECTION_NAME && !name.contains(char::is_control);
     (!good).then(|| {
         format!(
-            "has a section whose name is longer than {MAX_NAME} bytes or cannot be printed: \
+            "has a section whose name is longer than {MAX_SECTION_NAME} bytes or cannot be printed: \
              {name:?}"
         )
     })

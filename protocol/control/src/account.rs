@@ -34,6 +34,10 @@ const LENT: usize = 3;
 /// holds the guest's process ID, the bits between the device.
 const WORKS: u64 = 1 << 63;
 
+/// Bit of the same word: the session arrives from another one of the VM, whose bytes count until
+/// it has ended.
+const ARRIVES: u64 = 1 << 62;
+
 /// Kinds of memory that are accounted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Book {
@@ -149,14 +153,31 @@ impl Account {
         }
     }
 
-    /// Bytes used by all sessions.
+    /// Begins or ends the time in which the bytes of a session do not count, because it arrives
+    /// from another one of the VM. It may have as many as the limit allows one session.
+    pub fn set_arriving(&self, slot: u32, arrives: bool) {
+        let word = self.beside(slot, 1);
+        match arrives {
+            true => word.fetch_or(ARRIVES, Ordering::SeqCst),
+            false => word.fetch_and(!ARRIVES, Ordering::SeqCst),
+        };
+    }
+
+    fn is_arriving(&self, slot: u32) -> bool {
+        self.beside(slot, 1).load(Ordering::SeqCst) & ARRIVES != 0
+    }
+
+    /// Bytes used by all sessions, except those that arrive.
     #[must_use]
     pub fn used(&self, book: Book) -> u64 {
         let slots = self.word(book.start() + 1).load(Ordering::SeqCst);
         // A compromised worker may have written anything to this shared memory. The
         // bound and the saturating sum keep the daemon safe from it.
-        let slots = slots.min(u64::from(SLOTS));
-        let used = self.sum(book.start() + HEAD, slots as usize);
+        let slots = 0..u32::try_from(slots).unwrap_or(SLOTS).min(SLOTS);
+        let used = slots
+            .filter(|slot| !self.is_arriving(*slot))
+            .map(|slot| self.slot(book, slot).load(Ordering::SeqCst))
+            .fold(0, u64::saturating_add);
         match book {
             Book::Device => used.saturating_add(self.lent()),
             Book::Host => used,
@@ -231,7 +252,9 @@ impl Share {
             // Store the word with WORKS last: a reader that sees it also sees the worker.
             account.beside(*slot, 2).store(worker, Ordering::SeqCst);
             let who = WORKS | u64::from(device & 0xff) << 32 | u64::from(pid);
-            account.beside(*slot, 1).store(who, Ordering::SeqCst);
+            let word = account.beside(*slot, 1);
+            word.fetch_and(ARRIVES, Ordering::SeqCst);
+            word.fetch_or(who, Ordering::SeqCst);
         }
     }
 
@@ -250,10 +273,14 @@ impl Share {
         };
         // Add first, then sum up. SeqCst orders all additions totally, so the later of two
         // sees the earlier one: they never both get past the limit.
-        account
+        let before = account
             .slot(*book, *slot)
             .fetch_add(bytes, Ordering::SeqCst);
-        let fits = account.used(*book) <= account.limit(*book);
+        let used = match account.is_arriving(*slot) {
+            true => before.saturating_add(bytes),
+            false => account.used(*book),
+        };
+        let fits = used <= account.limit(*book);
         if !fits {
             self.give_back(bytes);
         }
@@ -361,6 +388,29 @@ mod tests {
         assert!(one.take(40));
         account.clear(1);
         assert_eq!(account.used(Book::Device), 40);
+    }
+
+    #[test]
+    fn a_session_that_arrives_counts_once_the_other_has_ended() {
+        let account = Arc::new(Account::new().unwrap());
+        account.limit_to(Book::Device, 100);
+        (0..2).for_each(|slot| account.clear(slot));
+        let [source, destination] = [0, 1].map(|slot| Share::new(Arc::clone(&account), slot));
+        assert!(source.take(70));
+        account.set_arriving(1, true);
+        assert!(destination.take(70));
+        destination.introduce(3, 7);
+        assert!(!destination.take(31));
+        assert_eq!(account.used(Book::Device), 70);
+        assert!(source.take(30) && !source.take(1));
+        source.give_back(30);
+        account.clear(0);
+        account.set_arriving(1, false);
+        assert_eq!(account.used(Book::Device), 70);
+        assert!(destination.take(30) && !destination.take(1));
+        let occupants = account.occupants();
+        let who = occupants.iter().map(|one| (one.device, one.pid));
+        assert_eq!(who.collect::<Vec<_>>(), [(3, 7)]);
     }
 
     #[test]

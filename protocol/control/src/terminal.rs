@@ -2,6 +2,15 @@
 //! which may be compromised, so that their control characters are shown instead of obeyed.
 #![forbid(unsafe_code)]
 
+/// A number and its noun: "1 session", "2 sessions".
+#[must_use]
+pub fn counted(count: impl Into<u64>, one: &str) -> String {
+    match count.into() {
+        1 => format!("1 {one}"),
+        count => format!("{count} {one}s"),
+    }
+}
+
 /// The text with its control characters shown, except for ends of lines and tabs.
 #[must_use]
 pub fn plain(text: &str) -> String {

@@ -6,6 +6,7 @@
 //!     │ ◄─────────── Wanted ────────────── │   a call has work to launch
 //!     │ ──────────── Yours ──────────────► │   launch
 //!     │ ──────────── Ends(within) ───────► │   others wait
+//!     │ ◄─────────── Wanted ────────────── │   OVERRUN later: a kernel stays, another may run
 //!     │ ◄─────────── Over ──────────────── │   all launched work has completed
 //!     │ ──────────── Free ───────────────► │   launches need no turn
 //! ```
@@ -13,7 +14,13 @@
 //! The daemon measures how long each turn takes, so a compromised worker cannot
 //! underreport its use.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
+
+/// If a kernel still runs this long after the end of the turn, other sessions launch
+/// concurrently, as without shares. Its session may then request another turn.
+pub const OVERRUN: Duration = Duration::from_secs(1);
 
 /// The daemon's messages about turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -36,6 +36,21 @@ impl ShadowChanges<'_> {
     pub const MOST_BYTES: usize = 16 << 10;
 }
 
+impl StreamMemory<'_> {
+    /// Maximum number of operations in one call, as in CUDA.
+    pub const MAX_OPERATIONS: usize = 256;
+}
+
+impl GraphConditional<'_> {
+    /// Maximum number of bodies of a node.
+    pub const MAX_BODIES: usize = 1024;
+}
+
+impl GreenCreate<'_> {
+    /// Maximum number of splits between the whole device and a green context.
+    pub const MAX_STEPS: usize = 8;
+}
+
 impl Launch<'_> {
     /// In [`flags`](Self::flags): all blocks run at once and may synchronize with
     /// each other.

@@ -10,7 +10,7 @@ pub enum Error {
     /// The name cannot be part of a path and of a unit's name.
     #[error(
         "{0:?} cannot be the name of a VM (letters, digits, dots, dashes and underscores, at most \
-         64); give the device a name with --vm"
+         64, and no IP address); give the device a name with --vm"
     )]
     VmName(String),
     /// There is no libvirt on this machine.

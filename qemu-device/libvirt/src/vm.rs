@@ -1,6 +1,7 @@
 //! The names of VMs.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use crate::Error;
@@ -29,7 +30,9 @@ impl FromStr for VmName {
         // A unit's instance name may begin with any character, but an argument of a command
         // must not begin with a dash.
         let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-        if begins && text.len() <= MAX && text.chars().all(good) {
+        // The device process refuses an address, which is the name of a guest over TCP.
+        let is_address = text.parse::<IpAddr>().is_ok();
+        if begins && !is_address && text.len() <= MAX && text.chars().all(good) {
             Ok(Self(text.to_owned()))
         } else {
             Err(Error::VmName(text.to_owned()))
@@ -53,7 +56,9 @@ mod tests {
             assert_eq!(name.parse::<VmName>().unwrap().as_str(), name);
         }
         let long = "x".repeat(65);
-        for name in ["", ".", "..", "-x", "a b", "a/b", "a@b", "ä", "a\n", &long] {
+        for name in [
+            "", ".", "..", "-x", "a b", "a/b", "a@b", "ä", "a\n", "10.0.0.2", &long,
+        ] {
             let said = name.parse::<VmName>().unwrap_err().to_string();
             assert!(said.contains("--vm"), "{said}");
         }

@@ -6,8 +6,9 @@ use paragpu_client::connection::connect::connect;
 use paragpu_client::managed_memory::can_migrate;
 use paragpu_config::Communicator;
 use paragpu_config::guest::Guest;
+use paragpu_control::terminal::counted;
 
-use super::report::{Report, State, counted};
+use super::report::{Report, State};
 use crate::error::chain;
 use crate::redirect::redirected;
 

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use paragpu_config::host::{DeviceKind, Host};
 use paragpu_control::admin::{DeviceInfo, Request, Response, Stats};
+use paragpu_control::terminal::counted;
 use paragpu_protocol::handshake::VERSION;
 
 use super::confinement;
-use super::report::{Report, State, counted};
+use super::report::{Report, State};
 use crate::control::Control;
 use crate::error::{Error, chain};
 

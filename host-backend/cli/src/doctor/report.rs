@@ -86,11 +86,3 @@ impl Finding {
         self.advice = Some(advice.into());
     }
 }
-
-/// "1 session", "2 sessions".
-pub(super) fn counted(count: impl Into<u64>, one: &str) -> String {
-    match count.into() {
-        1 => format!("1 {one}"),
-        count => format!("{count} {one}s"),
-    }
-}

@@ -1,6 +1,7 @@
 //! The live view: what is drawn, and what keys do.
 
 use paragpu_control::admin::Stats;
+use paragpu_control::terminal::counted;
 use ratatui::Frame;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Alignment, Constraint, Layout};
@@ -74,9 +75,9 @@ fn keys(sort: Sort) -> String {
 
 fn head(stats: &Stats) -> String {
     format!(
-        "paragpu: {} of at most {} sessions, {} waiting, up {}",
+        "paragpu: {} of at most {}, {} waiting, up {}",
         stats.sessions,
-        stats.session_limit,
+        counted(stats.session_limit, "session"),
         stats.waiting,
         age(stats.uptime)
     )

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use paragpu_config::host::{Limits, Shm};
 use paragpu_control::socket::ControlError;
+use paragpu_control::terminal::counted;
 use paragpu_control::worker::{self, Terms, ToWorker};
 
 use super::arrivals::{Waiting, patience, slots};
@@ -180,8 +181,9 @@ impl Broker {
         let limit = u64::from(self.host.limits.sessions);
         if (self.workers.sessions().len() + self.arrivals.waiting.len()) as u64 >= limit {
             return Err(format!(
-                "the host already serves {limit} sessions, its limit: try again when one has \
-                 ended, or raise limits.sessions in its host.toml"
+                "the host already serves {}, its limit: try again when one has ended, or \
+                 raise limits.sessions in its host.toml",
+                counted(limit, "session")
             ));
         }
         let certified = self.tenants.certified_sessions(vm);
@@ -196,8 +198,8 @@ impl Broker {
             _ => format!("sessions under [vm.{vm:?}] in the host's host.toml"),
         };
         Err(format!(
-            "{vm} already has {quota} sessions on this host, its limit: end a program, or raise \
-             {limit}"
+            "{vm} already has {} on this host, its limit: end a program, or raise {limit}",
+            counted(quota, "session")
         ))
     }
 
@@ -357,14 +359,17 @@ impl Broker {
     ) -> Option<u32> {
         let software = self.devices.software();
         let (facts, key) = (&session.facts, session.worker);
+        let source = self.workers.with_token(&session.identity());
+        let source = source.filter(|source| !source.arrives && source.facts.vm == facts.vm);
+        let numbers = (facts.session, source.map(|source| source.facts.session));
         let worker = self.workers.get_mut(key)?;
         // Recorded first, so that a later daemon finds every running session.
         self.notes.write(facts, worker.pid);
         let sent = worker.control.as_ref().is_some_and(|control| {
             let process = (worker.pid, &**control);
-            let granted =
-                self.tenants
-                    .grant(&self.host, software, &facts.vm, facts.session, process);
+            let granted = self
+                .tenants
+                .grant(&self.host, software, &facts.vm, numbers, process);
             granted.is_ok() && control.try_send(message, fds).is_ok()
         });
         if !sent {
@@ -442,6 +447,7 @@ impl Broker {
         let gpu = facts.device.clone();
         let begun = Session {
             facts,
+            process: waiting.process(),
             token: kept,
             claim: [0; 16],
             mark,

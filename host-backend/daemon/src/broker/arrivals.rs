@@ -8,6 +8,7 @@ use paragpu_config::host::Limits;
 use super::workers::Workers;
 use crate::handshake::{Guest, Progress, SessionRequest};
 use crate::handshake_threads::HandshakeThreads;
+use crate::listener::Peer;
 use crate::reception::Reception;
 use crate::slots::oldest_of_largest;
 
@@ -18,6 +19,17 @@ pub(super) struct Waiting {
     pub(super) request: Box<SessionRequest>,
     /// Index of its GPU, or why it gets none; `None` until the devices are known.
     pub(super) placed: Option<Result<u32, String>>,
+}
+
+impl Waiting {
+    /// The guest's process in this host's numbering, if the kernel reported it. Another daemon
+    /// connects for a session that moves.
+    pub(super) fn process(&self) -> Option<i32> {
+        match self.guest.peer {
+            Peer::Local { pid, .. } if pid > 0 && self.request.arrives.is_none() => Some(pid),
+            _ => None,
+        }
+    }
 }
 
 /// A guest that reconnected before the agent of its lease.

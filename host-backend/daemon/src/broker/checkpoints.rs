@@ -62,7 +62,7 @@ impl Broker {
 
     /// Orders the checkpoints that are due.
     pub(super) fn write_checkpoints(&mut self, now: Instant) {
-        if self.operation.signals.is_ending() {
+        if self.operator.signals.is_ending() {
             return;
         }
         for (session, again) in self.operations.schedules.due(now) {

@@ -124,6 +124,7 @@ impl Broker {
         self.requests(key);
     }
 
+    /// Carries out the requests of a console, as long as none waits for its response.
     pub(super) fn requests(&mut self, key: u64) {
         loop {
             // One listing at a time, so that answers keep their order.
@@ -148,78 +149,75 @@ impl Broker {
             };
             let request = request.and_then(|request| self.may(key, &request).map(|()| request));
             let response = match request {
-                Ok(Request::List {}) => {
-                    self.inquiries.begin_listing(audience, &mut self.workers);
-                    continue;
-                }
-                Ok(Request::End { session }) if self.workers.end(session) => {
-                    Response::Ending { session }
-                }
-                Ok(Request::End { session }) => Response::Error {
-                    error: format!("there is no session {session}: see `paragpu list`"),
-                },
-                Ok(Request::Checkpoint {
-                    session,
-                    directory,
-                    every: Some(0),
-                    ..
-                }) => self.end_checkpoints(session, &directory),
-                Ok(Request::Checkpoint {
-                    session,
-                    directory,
-                    end,
-                    every,
-                }) => match self.order_checkpoint(key, session, &directory, end, every) {
-                    Ok(()) => return,
-                    Err(error) => Response::Error { error },
-                },
-                Ok(Request::Restore { directory, copies }) => {
-                    match self.order_restore(key, &directory, copies) {
-                        Ok(()) => return,
-                        Err(error) => Response::Error { error },
-                    }
-                }
-                Ok(Request::Migrate(migrate)) => match self.order_migration(key, &migrate) {
-                    Ok(()) => return,
-                    Err(error) => Response::Error { error },
-                },
-                Ok(Request::Claim(claim)) => match self.claim(key, claim) {
-                    Some(response) => response,
-                    None => return,
-                },
-                Ok(Request::Carry { to, most_pause_ms }) => {
-                    match self.move_lease(key, to, most_pause_ms) {
-                        Some(response) => response,
-                        None => return,
-                    }
-                }
-                Ok(Request::Release {}) => self.release(key),
-                Ok(Request::Share {
-                    session,
-                    vm,
+                Ok(request) => self.carry_out(key, request),
+                Err(error) => Some(Response::Error { error }),
+            };
+            if let Some(response) = response {
+                self.answer(key, &response);
+            }
+        }
+    }
+
+    /// Carries out a request. `None` if its response comes later.
+    fn carry_out(&mut self, key: u64, request: Request) -> Option<Response> {
+        let begun = |ordered: Result<(), String>| match ordered {
+            Ok(()) => None,
+            Err(error) => Some(Response::Error { error }),
+        };
+        Some(match request {
+            Request::List {} => {
+                let audience = Audience::Console(key);
+                self.inquiries.begin_listing(audience, &mut self.workers);
+                return None;
+            }
+            Request::End { session } if self.workers.end(session) => Response::Ending { session },
+            Request::End { session } => Response::Error {
+                error: format!("there is no session {session}: see `paragpu list`"),
+            },
+            Request::Checkpoint {
+                session,
+                directory,
+                every: Some(0),
+                ..
+            } => self.end_checkpoints(session, &directory),
+            Request::Checkpoint {
+                session,
+                directory,
+                end,
+                every,
+            } => return begun(self.order_checkpoint(key, session, &directory, end, every)),
+            Request::Restore { directory, copies } => {
+                return begun(self.order_restore(key, &directory, copies));
+            }
+            Request::Migrate(migrate) => return begun(self.order_migration(key, &migrate)),
+            Request::Claim(claim) => return self.claim(key, claim),
+            Request::Carry { to, most_pause_ms } => {
+                return self.move_lease(key, to, most_pause_ms);
+            }
+            Request::Release {} => self.release(key),
+            Request::Share {
+                session,
+                vm,
+                weight,
+                cap,
+                priority,
+            } => {
+                let wish = ShareRequest {
                     weight,
                     cap,
                     priority,
-                }) => {
-                    let wish = ShareRequest {
-                        weight,
-                        cap,
-                        priority,
-                    };
-                    self.order_share(session, vm, &wish)
-                }
-                Ok(Request::Stats {}) => Response::Stats(self.stats()),
-                Ok(Request::Version {}) => Response::Version {
-                    daemon: env!("CARGO_PKG_VERSION").to_owned(),
-                    protocol: VERSION.to_string(),
-                    pid: std::process::id(),
-                    shared_user: self.spawning.shared_user(&self.host, &self.devices),
-                    ungrouped: self.tenants.ungrouped().map(str::to_owned),
-                },
-                Err(error) => Response::Error { error },
-            };
-            self.answer(key, &response);
-        }
+                };
+                self.order_share(session, vm, &wish)
+            }
+            Request::Stats {} => Response::Stats(self.stats()),
+            Request::Version {} => Response::Version {
+                daemon: env!("CARGO_PKG_VERSION").to_owned(),
+                protocol: VERSION.to_string(),
+                pid: std::process::id(),
+                shared_user: self.spawning.shared_user(&self.host, &self.devices),
+                ungrouped: self.tenants.ungrouped().map(str::to_owned),
+            },
+        })
     }
 
     pub(super) fn answer(&mut self, key: u64, response: &Response) {

@@ -3,7 +3,7 @@
 use paragpu_config::host::{Host, Placement};
 
 use super::Broker;
-use super::arrivals::Arrivals;
+use super::arrivals::{Arrivals, Waiting};
 use super::workers::Workers;
 use crate::device::Devices;
 use crate::handshake::SessionRequest;
@@ -44,7 +44,8 @@ impl Placing<'_> {
 
     /// The index of the GPU for a guest: the one that it requests, or that of the
     /// configured placement.
-    fn place(&self, request: &SessionRequest) -> Result<u32, String> {
+    fn place(&self, waiting: &Waiting) -> Result<u32, String> {
+        let request = &waiting.request;
         let gpus = self.gpus_of(&request.vm);
         if let Some(index) = request.gpu {
             return self.named(&request.vm, &gpus, index);
@@ -61,7 +62,7 @@ impl Placing<'_> {
                 policy,
                 ordinal,
                 &all,
-                &self.held_by(request),
+                &self.held_by(waiting),
                 self.arrivals.last_position,
             )
         };
@@ -79,6 +80,18 @@ impl Placing<'_> {
                  counted from 0 (CUDA_VISIBLE_DEVICES?)"
             )
         })
+    }
+
+    /// The index of the GPU for a session that is restored from a file: that of its device, by the
+    /// VM's order. A lease has one GPU.
+    pub(super) fn restored(&self, vm: &str, ordinal: u32) -> Option<u32> {
+        let gpus = self.gpus_of(vm);
+        let place = match self.leases.get(vm) {
+            Some(_) => 0,
+            None => usize::try_from(ordinal).ok()?,
+        };
+        let position = *gpus.get(place)?;
+        self.devices.get(position).is_some().then_some(position)
     }
 
     /// The index of a GPU that is requested by its number on the host.
@@ -124,17 +137,21 @@ impl Placing<'_> {
     }
 
     /// The devices that the guest's process already has. A moving session does not
-    /// count.
-    fn held_by(&self, request: &SessionRequest) -> Vec<Assigned> {
-        let own = |vm: &str, pid: u32, ordinal: u32| {
+    /// count. Processes in different containers may have the same number in theirs.
+    fn held_by(&self, arriving: &Waiting) -> Vec<Assigned> {
+        let request = &arriving.request;
+        let process = arriving.process();
+        let own = |vm: &str, pid: u32, other: Option<i32>, ordinal: u32| {
             vm == request.vm
                 && pid == request.hello.pid
+                && process.zip(other).is_none_or(|(own, other)| own == other)
                 && !(request.arrives.is_some() && ordinal == request.hello.device)
         };
         let running = self.workers.sessions().filter_map(|session| {
             let facts = &session.facts;
             let position = self.devices.labelled(&facts.device)?;
-            own(&facts.vm, facts.guest_pid, facts.ordinal).then_some(Assigned {
+            let own = own(&facts.vm, facts.guest_pid, session.process, facts.ordinal);
+            own.then_some(Assigned {
                 ordinal: facts.ordinal,
                 position,
             })
@@ -142,7 +159,9 @@ impl Placing<'_> {
         let waiting = self.arrivals.waiting.iter().filter_map(|waiting| {
             let hello = &waiting.request.hello;
             let position = *waiting.placed.as_ref()?.as_ref().ok()?;
-            own(&waiting.request.vm, hello.pid, hello.device).then_some(Assigned {
+            let vm = &waiting.request.vm;
+            let own = own(vm, hello.pid, waiting.process(), hello.device);
+            own.then_some(Assigned {
                 ordinal: hello.device,
                 position,
             })
@@ -193,7 +212,7 @@ impl Broker {
             if waiting.placed.is_some() {
                 continue;
             }
-            let placed = self.placing().place(&waiting.request);
+            let placed = self.placing().place(waiting);
             if let Ok(position) = placed {
                 self.arrivals.last_position = Some(position);
             }

@@ -9,10 +9,10 @@ use crate::logging;
 impl Broker {
     /// SIGHUP: applies the changes that need no restart, and names the others.
     pub(super) fn reload(&mut self) {
-        if !self.operation.signals.take_reload() {
+        if !self.operator.signals.take_reload() {
             return;
         }
-        let Some(new) = self.operation.read() else {
+        let Some(new) = self.operator.read() else {
             return;
         };
         let applied = applied(&self.host, &new);
@@ -30,7 +30,7 @@ impl Broker {
             tracing::error!(error, "cannot listen on a VM's socket");
         }
         let filter = logging::filter(self.host.log.level);
-        if let Err(error) = self.operation.log.reload(filter) {
+        if let Err(error) = self.operator.log.reload(filter) {
             tracing::warn!(%error, "the log level is unchanged");
         }
         tracing::info!("configuration reloaded");

@@ -80,11 +80,8 @@ impl Broker {
         }
         self.may_restore(console, &owner, &wanted)?;
         let ordinal = owner.ordinal;
-        let leased = self.leases.get(&owner.vm);
-        let position = leased.map_or(Some(ordinal), |it| self.devices.position_of(it.grant.gpu));
-        let position = position.filter(|position| self.devices.get(*position).is_some());
-        let Some(position) = position else {
-            return Err(format!("the host has no device {ordinal}"));
+        let Some(position) = self.placing().restored(&owner.vm, ordinal) else {
+            return Err(format!("the host has no device {ordinal} for {}", owner.vm));
         };
         let Some(key) = self.workers.idle_on(position) else {
             if Instant::now() >= until {
@@ -139,6 +136,7 @@ impl Broker {
         };
         let restored = Session {
             facts,
+            process: None,
             token,
             claim,
             mark: [0; 16],

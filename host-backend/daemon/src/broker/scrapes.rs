@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::Broker;
 use super::inquiries::Audience;
-use crate::metrics::{Board, Report};
+use crate::metrics::{Board, Gpu, Paced, Report, Totals, VmMemory};
 use crate::scrape::{Scrape, Step};
 use crate::worker::State;
 
@@ -96,12 +96,18 @@ impl Broker {
             let facts = &session.facts;
             report.session(&facts.vm, &facts.device, session.counters.as_ref());
             if let Some(turns) = self.shares.info(facts.session) {
-                let (vm, gpu) = (facts.vm.clone(), facts.device.clone());
-                report.turns.push((vm, gpu, facts.session, turns));
+                report.turns.push(Paced {
+                    vm: facts.vm.clone(),
+                    gpu: facts.device.clone(),
+                    session: facts.session,
+                    turns,
+                });
             }
-            let memory = self.tenants.memory(&facts.vm);
-            let limit = self.tenants.memory_limit(&self.host, &facts.vm);
-            report.vms.insert(facts.vm.clone(), (memory, limit));
+            let memory = VmMemory {
+                used: self.tenants.memory(&facts.vm),
+                limit: self.tenants.memory_limit(&self.host, &facts.vm),
+            };
+            report.vms.insert(facts.vm.clone(), memory);
         }
         let system = rustix::system::uname();
         let host = system.nodename().to_string_lossy();
@@ -117,22 +123,21 @@ impl Broker {
             };
             report.boards.insert(self.devices.label(position), board);
             let count = |state| self.workers.count(position, state) as u64;
-            report.gpus.insert(
-                self.devices.label(position),
-                (
-                    device.gpu.memory,
-                    count(State::Idle),
-                    count(State::Starting),
-                ),
-            );
+            let gpu = Gpu {
+                memory: device.gpu.memory,
+                idle: count(State::Idle),
+                starting: count(State::Starting),
+            };
+            report.gpus.insert(self.devices.label(position), gpu);
         }
-        let totals = &self.counts;
-        report.moves = totals.moves;
-        report.totals = [totals.begun, totals.refused, totals.crashed];
-        report.waiting = [
-            self.arrivals.waiting.len() as u64,
-            self.arrivals.reception.len() as u64,
-        ];
+        report.moves = self.counts.moves;
+        report.totals = Totals {
+            sessions_begun: self.counts.begun,
+            guests_refused: self.counts.refused,
+            workers_crashed: self.counts.crashed,
+            guests_waiting: self.arrivals.waiting.len() as u64,
+            connections_pending: self.arrivals.reception.len() as u64,
+        };
         report
     }
 }

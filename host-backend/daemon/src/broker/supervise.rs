@@ -47,6 +47,7 @@ impl Broker {
             }
             self.workers.begin(Session {
                 facts: found.facts,
+                process: None,
                 // Its control socket is gone with the earlier daemon.
                 token: [0; 16],
                 claim: [0; 16],
@@ -64,7 +65,7 @@ impl Broker {
     /// # Errors
     /// [`NotStarted`] at the first worker that cannot be started; what is left is not done.
     pub(super) fn refill(&mut self, now: Instant) -> Result<Option<Instant>, NotStarted> {
-        if self.operation.signals.is_ending() {
+        if self.operator.signals.is_ending() {
             return Ok(None);
         }
         let room = self.workers.room(now);
@@ -291,7 +292,7 @@ impl Broker {
             self.counts.ended.add(&facts.vm, &facts.device, counters);
         }
         self.operations.schedules.forget(session);
-        if !worker.puts_away && !over.arrives && !self.operation.signals.is_ending() {
+        if !worker.puts_away && !over.arrives && !self.operator.signals.is_ending() {
             self.remove_written(&facts.vm, session);
         }
         let calls = over.counters.map(|counters| counters.calls);

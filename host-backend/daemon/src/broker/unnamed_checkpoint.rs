@@ -135,6 +135,7 @@ mod tests {
                 begun: 0,
                 expires: Some(100),
             },
+            process: None,
             token: [5; 16],
             claim: [0; 16],
             mark: [0; 16],

@@ -1,5 +1,7 @@
 //! Sessions that take turns, on a clock that the test advances.
 
+use paragpu_control::turn::OVERRUN;
+
 use super::*;
 
 /// A program. It launches batches of kernels, waits for the end of each batch, and then
@@ -243,6 +245,179 @@ fn sessions_of_a_vm_share_its_time() {
         assert!((info.seconds / window.as_secs_f64() - wanted).abs() < 0.02);
     }
     assert_eq!(shares.info(4), None);
+}
+
+/// Has programs work from now on, and returns what each gets of so much time.
+fn parts(
+    shares: &mut Shares,
+    programs: &mut [Program],
+    now: &mut Instant,
+    length: Duration,
+) -> Vec<f64> {
+    for program in programs.iter_mut() {
+        program.worked = Duration::ZERO;
+    }
+    *now = run(shares, programs, *now, length);
+    programs.iter().map(|one| part(one, length)).collect()
+}
+
+#[test]
+fn new_sessions_of_a_vm_do_not_starve_its_old_one() {
+    let (mut shares, mut now) = (Shares::default(), Instant::now());
+    for session in 1..=3 {
+        shares.join(session, "a", "cuda:0");
+    }
+    shares.give(Owner::Vm("a".into()), share(100));
+    shares.follow(&Host::default(), now);
+    let mut programs = [1, 2, 3].map(|session| program(session, 500));
+    parts(
+        &mut shares,
+        &mut programs[..1],
+        &mut now,
+        Duration::from_secs(20),
+    );
+    let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
+    assert!(
+        got.iter().all(|got| (got - 1.0 / 3.0).abs() < 0.03),
+        "{got:?}"
+    );
+    // Nor one that was away meanwhile.
+    (programs[0].turn, programs[0].over) = (None, None);
+    shares.handle_request(1, TurnRequest::Over, now);
+    parts(
+        &mut shares,
+        &mut programs[1..],
+        &mut now,
+        Duration::from_secs(20),
+    );
+    let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
+    assert!(
+        got.iter().all(|got| (got - 1.0 / 3.0).abs() < 0.03),
+        "{got:?}"
+    );
+}
+
+#[test]
+fn a_new_owner_does_not_starve_others_of_its_priority() {
+    let first = TimeShare {
+        priority: 1,
+        ..share(100)
+    };
+    // The first one waits all the time, because it has the lowest priority.
+    let (mut shares, mut programs, mut now) = paced(&[share(100), first, first]);
+    let got = parts(
+        &mut shares,
+        &mut programs[..2],
+        &mut now,
+        Duration::from_secs(20),
+    );
+    assert!(got[1] > 0.98, "{got:?}");
+    let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
+    assert!(
+        (got[1] - 0.5).abs() < 0.05 && (got[2] - 0.5).abs() < 0.05,
+        "{got:?}"
+    );
+    // Without its priority, an owner does not pay for the time that it had.
+    for (vm, weight) in [("vm2", 100), ("vm3", 200)] {
+        shares.give(Owner::Vm(vm.into()), share(weight));
+    }
+    shares.follow(&Host::default(), now);
+    let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
+    for (got, wanted) in got.iter().zip([0.25, 0.25, 0.5]) {
+        assert!((got - wanted).abs() < 0.05, "{got} for {wanted}");
+    }
+}
+
+#[test]
+fn the_wait_for_a_cap_gives_nobody_a_start() {
+    let cap = TimeShare {
+        cap: 1,
+        ..share(100)
+    };
+    let (mut shares, mut programs, mut now) = paced(&[cap, share(100), share(100)]);
+    // It waits for 50 s for its next kernel.
+    programs[0].kernel = Duration::from_millis(500);
+    parts(
+        &mut shares,
+        &mut programs[..2],
+        &mut now,
+        Duration::from_secs(30),
+    );
+    let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
+    assert!(
+        (got[1] - 0.5).abs() < 0.07 && (got[2] - 0.5).abs() < 0.07,
+        "{got:?}"
+    );
+    // Nor the end of the cap: it gets CREDIT and its share.
+    shares.give(Owner::Vm("vm1".into()), share(100));
+    shares.follow(&Host::default(), now);
+    programs[0].kernel = Duration::from_millis(1);
+    let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(3));
+    assert!(
+        got.iter().all(|got| (got - 1.0 / 3.0).abs() < 0.07),
+        "{got:?}"
+    );
+}
+
+#[test]
+fn a_greater_weight_counts_at_once() {
+    let (mut shares, mut programs, mut now) = paced(&[share(1), share(1000)]);
+    programs[0].kernel = Duration::from_millis(500);
+    parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
+    // By its old weight, it would have to wait for 500 s.
+    shares.give(Owner::Vm("vm1".into()), share(1000));
+    shares.follow(&Host::default(), now);
+    programs[0].kernel = Duration::from_millis(1);
+    parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
+    let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
+    assert!((got[0] - 0.5).abs() < 0.05, "{got:?}");
+}
+
+#[test]
+fn a_session_whose_kernel_stays_gets_more_turns() {
+    let (mut shares, programs, mut now) = paced(&[share(1), share(1000)]);
+    let [holder, other] = [programs[0].session, programs[1].session];
+    let begun = now;
+    shares.handle_request(holder, TurnRequest::Wanted, now);
+    shares.settle(now);
+    shares.handle_request(other, TurnRequest::Wanted, now);
+    shares.settle(now);
+    now += QUANTUM + OVERRUN;
+    // No earlier call of `settle` has found that it is late.
+    shares.handle_request(holder, TurnRequest::Wanted, now);
+    assert_eq!(shares.settle(now).0, [(other, Turn::Yours)]);
+    now += OVERRUN / 2;
+    shares.handle_request(other, TurnRequest::Over, now);
+    assert_eq!(shares.settle(now).0, [(holder, Turn::Yours)]);
+    shares.handle_request(other, TurnRequest::Wanted, now);
+    // Nobody waits for the kernel again. It is charged for all of the time, once.
+    let late = shares.settle(now).1.unwrap();
+    assert!(late <= now + QUANTUM);
+    now = late;
+    assert_eq!(shares.settle(now).0, [(other, Turn::Yours)]);
+    let used = (now - begun).as_secs_f64();
+    assert_eq!(shares.info(holder).unwrap().seconds, used);
+    // It gets a turn although the other one always has work.
+    shares.handle_request(holder, TurnRequest::Wanted, now);
+    assert_eq!(shares.settle(now), (vec![], Some(now + OVERRUN)));
+    now += OVERRUN;
+    assert_eq!(shares.settle(now).0, [(other, Turn::Ends(0))]);
+    shares.handle_request(other, TurnRequest::Over, now);
+    shares.handle_request(other, TurnRequest::Wanted, now);
+    let quantum = Turn::Ends(micros(QUANTUM));
+    assert_eq!(
+        shares.settle(now),
+        (
+            vec![(holder, Turn::Yours), (holder, quantum)],
+            Some(now + QUANTUM)
+        )
+    );
+    now += QUANTUM;
+    assert_eq!(shares.settle(now).0, [(other, Turn::Yours)]);
+    // Its kernel has ended, and it wants nothing more.
+    shares.handle_request(holder, TurnRequest::Over, now);
+    shares.handle_request(other, TurnRequest::Over, now);
+    assert_eq!(shares.settle(now), (vec![], None));
 }
 
 #[test]

@@ -15,9 +15,6 @@ use crate::handles::Table;
 /// context for each, in memory that no other limit covers.
 const MAX_SPLITS: usize = 256;
 
-/// Maximum number of splits between the whole device and a green context.
-const MAX_STEPS: usize = 8;
-
 /// Decodes the splits that lead from the whole device to a green context.
 fn steps(way: &[u8]) -> Outcome<Vec<SmSplit>> {
     let mut reader = Reader::new(way);
@@ -26,10 +23,10 @@ fn steps(way: &[u8]) -> Outcome<Vec<SmSplit>> {
         let Ok(step) = reader.field() else {
             return fail(Status::INVALID_VALUE, "a step is truncated");
         };
-        if steps.len() == MAX_STEPS {
+        if steps.len() == GreenCreate::MAX_STEPS {
             return fail(
                 Status::INVALID_VALUE,
-                format!("more than {MAX_STEPS} steps"),
+                format!("more than {} steps", GreenCreate::MAX_STEPS),
             );
         }
         steps.push(step);

@@ -11,13 +11,10 @@ use crate::error::{Outcome, fail};
 use crate::statistics::Statistics;
 use paragpu_control::account::Share;
 
-/// Default limit of a session's host memory.
-const DEFAULT_LIMIT: u64 = 32 << 30;
-
 /// The account of a session.
 #[derive(Debug)]
 pub(crate) struct HostAccount {
-    /// The session's limit in bytes.
+    /// The session's own limit in bytes.
     limit: u64,
     /// Bytes charged. Threads of host functions send frames, and so charge, too.
     held: AtomicU64,
@@ -34,9 +31,9 @@ pub(crate) struct Charge {
 }
 
 impl HostAccount {
-    /// For a session with a limit of `limit` bytes; 0 selects the default, 32 GiB.
+    /// For a session with a limit of `limit` bytes; 0 for none besides its VM's.
     pub(crate) fn new(limit: u64, statistics: Arc<Statistics>) -> Arc<Self> {
-        let limit = if limit == 0 { DEFAULT_LIMIT } else { limit };
+        let limit = if limit == 0 { u64::MAX } else { limit };
         Arc::new(Self {
             limit,
             held: AtomicU64::new(0),
@@ -163,5 +160,19 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.shrink(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_without_a_limit_of_its_own_is_limited_by_its_vm() {
+        let account = HostAccount::new(0, Arc::default());
+        let all = account.take(1 << 40).unwrap();
+        assert_eq!(account.held(), 1 << 40);
+        drop(all);
+        assert_eq!(account.held(), 0);
     }
 }

@@ -376,7 +376,8 @@ impl Sender for DurableSender {
 
     fn flush(&self) -> Result<(), Error> {
         if self.is_down() {
-            return Err(Error::Closed);
+            // The connection knows how it was lost.
+            return self.state.lock().sender.flush().and(Err(Error::Closed));
         }
         if !self.gathers() {
             return Ok(());

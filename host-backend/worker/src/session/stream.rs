@@ -15,8 +15,8 @@ use super::queue::{Blocker, Blockers, Queue};
 use crate::error::{Fault, Outcome, fail};
 use crate::handles::Table;
 
-/// Number of destroyed streams with unfinished work after which all of them are
-/// polled.
+/// Minimum number of destroyed streams with unfinished work after which all of them
+/// are polled.
 const SWEEP_THRESHOLD: usize = 64;
 
 /// Work items of all streams per session that are not charged to the VM.
@@ -110,6 +110,9 @@ pub(crate) struct Streams {
     /// Streams that the guest destroyed and whose work is not complete. The
     /// device's streams live until it is, because fences depend on it.
     dying: Vec<Dying>,
+    /// Number of these after which all are polled: twice what the last poll left, so that
+    /// destroying many streams behind long work stays linear.
+    sweep_threshold: usize,
     blockers: Blockers,
     /// Work items of all streams that are not known to be complete.
     queued: u64,
@@ -139,6 +142,7 @@ impl Streams {
             table: Table::new("stream"),
             legacy: Stream::new(StreamId::LEGACY, GreenHandle::default()),
             dying: Vec::new(),
+            sweep_threshold: SWEEP_THRESHOLD,
             blockers: Blockers::new(host_functions),
         }
     }
@@ -310,6 +314,7 @@ impl Streams {
                 index += 1;
             }
         }
+        self.sweep_threshold = SWEEP_THRESHOLD.max(2 * self.dying.len());
         Ok(())
     }
 
@@ -370,7 +375,7 @@ impl Streams {
                 unfenced: stream.unfenced,
                 queued,
             });
-            if self.dying.len() > SWEEP_THRESHOLD {
+            if self.dying.len() > self.sweep_threshold {
                 self.destroy_dying(gpu)?;
             }
             return Ok(());

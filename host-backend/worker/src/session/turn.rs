@@ -3,12 +3,17 @@
 //! A turn has to end soon after its time, so the number of launches in flight is
 //! limited. Marks behind the launches measure how long kernels take, and thereby
 //! how many may be queued in the GPU. Without shares there are no marks.
+//!
+//! Kernels of several streams may wait for each other. So a kernel that stays delays launches in
+//! other streams, but does not keep them from the GPU.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use paragpu_control::turn::OVERRUN;
 use paragpu_device::{EventId, Result, StreamId};
+use paragpu_protocol::handle::StreamHandle;
 
 use super::gpu::Gpu;
 use crate::error::{Fault, Outcome};
@@ -21,6 +26,11 @@ const FEW: usize = 2;
 /// Maximum number of queued launches, so that long kernels behind short ones do not
 /// overrun the turn by much.
 const MAX_LAUNCHES: usize = 64;
+/// A launch that is in flight for longer does not count towards these limits in other streams.
+const STAYS: Duration = Duration::from_millis(100);
+/// When to request another turn while a kernel of the last one still runs, after its end. The
+/// daemon must have found first that the turn is overrun.
+const AGAIN: Duration = OVERRUN.saturating_add(Duration::from_millis(100));
 /// How long an idle session keeps its turn, without and with other sessions
 /// waiting: many programs pause briefly between two kernels.
 const IDLE: Duration = Duration::from_millis(1);
@@ -32,12 +42,20 @@ const POLL_INTERVAL: (Duration, Duration) = (Duration::from_micros(20), Duration
 /// Poll interval of the GPU while a turn ends.
 const ENDING: Duration = Duration::from_micros(50);
 
+/// A mark behind a launch in flight.
+#[derive(Debug)]
+struct Mark {
+    event: EventId,
+    launched: Instant,
+    stream: StreamHandle,
+}
+
 /// Paces the session's launches.
 #[derive(Debug, Default)]
 pub(crate) struct Pacing {
     turns: Arc<Turns>,
-    /// A mark behind each launch in flight, and the launch time.
-    marks: VecDeque<(EventId, Instant)>,
+    /// Of the launches in flight, in their order.
+    marks: VecDeque<Mark>,
     /// When a launch was last seen to complete.
     over: Option<Instant>,
     /// Estimated duration of a launch.
@@ -54,24 +72,33 @@ impl Pacing {
         self.turns.is_paced()
     }
 
-    /// Stalls the call if it must not launch now.
-    pub(crate) fn admit(&mut self, gpu: &mut Gpu) -> Outcome<()> {
-        if !self.turns.is_paced() || self.may_launch(gpu) {
+    /// Stalls the call if it must not launch in this stream now.
+    pub(crate) fn admit(&mut self, gpu: &mut Gpu, stream: StreamHandle) -> Outcome<()> {
+        if !self.turns.is_paced() || self.may_launch(gpu, stream) {
             return Ok(());
         }
         Err(Fault::Stall)
     }
 
-    fn may_launch(&mut self, gpu: &mut Gpu) -> bool {
+    fn may_launch(&mut self, gpu: &mut Gpu, stream: StreamHandle) -> bool {
         self.look(gpu);
-        let waiting = u32::try_from(self.marks.len()).unwrap_or(u32::MAX);
-        let ahead = self.mean.saturating_mul(waiting);
+        let now = Instant::now();
+        let stays = |mark: &Mark| mark.stream != stream && mark.launched + STAYS < now;
+        let waiting = self.marks.iter().filter(|mark| !stays(mark)).count();
+        let ahead = u32::try_from(waiting).unwrap_or(u32::MAX);
+        let ahead = self.mean.saturating_mul(ahead);
         // The first launches give the estimate.
-        let known = !self.mean.is_zero() && self.marks.len() < MAX_LAUNCHES;
-        let room = self.marks.len() < FEW || known && ahead < QUEUED_WORK;
+        let known = !self.mean.is_zero();
+        let room = waiting < FEW || known && ahead < QUEUED_WORK;
+        let room = room && self.marks.len() < MAX_LAUNCHES;
         match self.turns.state() {
             TurnState::Ours => room,
-            TurnState::Ends(end) => room && Instant::now() + ahead < end,
+            TurnState::Ends(end) if end + AGAIN < now && !self.marks.is_empty() => {
+                self.turns.request_again();
+                false
+            }
+            TurnState::Ends(end) => room && now + ahead < end,
+            TurnState::Late => false,
             TurnState::Away | TurnState::Wanted | TurnState::Left => {
                 self.turns.request();
                 false
@@ -80,26 +107,41 @@ impl Pacing {
     }
 
     /// Records a launch.
-    pub(crate) fn launched(&mut self, gpu: &mut Gpu, stream: StreamId) -> Result<()> {
+    pub(crate) fn launched(
+        &mut self,
+        gpu: &mut Gpu,
+        stream: StreamHandle,
+        id: StreamId,
+    ) -> Result<()> {
         if self.turns.is_paced() {
-            self.marks.push_back((gpu.mark(stream)?, Instant::now()));
+            self.marks.push_back(Mark {
+                event: gpu.mark(id)?,
+                launched: Instant::now(),
+                stream,
+            });
         }
         Ok(())
     }
 
     /// Finds completed launches. After an error, drops all marks.
     fn look(&mut self, gpu: &mut Gpu) {
-        let mut over = 0;
-        let first = self.marks.front().map(|(_, launched)| *launched);
-        while let Some(&(mark, _)) = self.marks.front() {
-            if let Ok(false) = gpu.event_query(mark) {
-                break;
+        let (mut over, mut first) = (0, None);
+        // Streams whose next launch is not complete.
+        let mut open = Vec::new();
+        self.marks.retain(|mark| {
+            if open.contains(&mark.stream) {
+                return true;
             }
-            gpu.free_mark(mark);
-            self.marks.pop_front();
+            if let Ok(false) = gpu.event_query(mark.event) {
+                open.push(mark.stream);
+                return true;
+            }
+            gpu.free_mark(mark.event);
+            first.get_or_insert(mark.launched);
             over += 1;
-        }
-        if let Some(first) = first.filter(|_| over > 0) {
+            false
+        });
+        if let Some(first) = first {
             let now = Instant::now();
             let began = self.over.map_or(first, |last| last.max(first));
             let took = now.saturating_duration_since(began) / over;
@@ -135,6 +177,7 @@ impl Pacing {
         let idle = now.saturating_duration_since(*self.over.get_or_insert(now));
         let over = match state {
             TurnState::Ends(end) => end <= now || idle >= IDLE_WANTED,
+            TurnState::Late => true,
             _ => idle >= IDLE,
         };
         if over {
@@ -151,6 +194,7 @@ impl Pacing {
         }
         Some(match self.turns.state() {
             TurnState::Away | TurnState::Wanted | TurnState::Left if others_wait => POLL_INTERVAL.1,
+            TurnState::Late => POLL_INTERVAL.1,
             TurnState::Away | TurnState::Wanted | TurnState::Left => IDLE_POLL,
             TurnState::Ours => (self.mean / 2).clamp(POLL_INTERVAL.0, POLL_INTERVAL.1),
             TurnState::Ends(_) => ENDING,
@@ -174,7 +218,7 @@ impl Pacing {
         }
         match self.turns.state() {
             TurnState::Ends(_) => Some(ENDING),
-            TurnState::Ours => Some(IDLE),
+            TurnState::Ours | TurnState::Late => Some(IDLE),
             TurnState::Away | TurnState::Wanted | TurnState::Left => None,
         }
     }

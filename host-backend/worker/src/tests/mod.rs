@@ -1,6 +1,7 @@
 //! Whole sessions, over real connections, on the device of [`crate::testing`].
 
 mod copies;
+mod destroyed_streams;
 mod errors;
 mod graphs;
 mod green;

@@ -14,6 +14,8 @@ use crate::turns::Turns;
 /// A stream that the guest creates: handle, and the device's identifier.
 const STREAM: StreamHandle = StreamHandle(16);
 const ID: u64 = 1;
+/// Another one.
+const OTHER: StreamHandle = StreamHandle(17);
 
 struct Paced {
     guest: Guest,
@@ -29,12 +31,14 @@ fn paced() -> Paced {
     }));
     turns.handle(Turn::Paced);
     let mut guest = Guest::with_turns(Arc::clone(&turns));
-    let create = StreamCreate {
-        stream: STREAM,
-        flags: 1,
-        priority: 0,
-    };
-    guest.call(&create).unwrap();
+    for stream in [STREAM, OTHER] {
+        let create = StreamCreate {
+            stream,
+            flags: 1,
+            priority: 0,
+        };
+        guest.call(&create).unwrap();
+    }
     load_module(&mut guest);
     let noop = kernel(&mut guest, 901, "noop");
     Paced {
@@ -87,6 +91,65 @@ fn a_turn_ends_behind_the_kernel_that_runs() {
     let synchronize = StreamSynchronize { stream: STREAM };
     paced.guest.call(&synchronize).unwrap();
     assert_eq!(paced.guest.counters().launches, 5);
+    paced.guest.goodbye();
+}
+
+#[test]
+fn a_kernel_that_stays_does_not_block_other_streams() {
+    let mut paced = paced();
+    paced.guest.device.hold(ID, true);
+    paced.guest.post(&launch(paced.noop, STREAM, &[]));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
+    paced.turns.handle(Turn::Yours);
+    for _ in 0..5 {
+        paced.guest.post(&launch(paced.noop, OTHER, &[]));
+    }
+    let synchronize = StreamSynchronize { stream: OTHER };
+    paced.guest.call(&synchronize).unwrap();
+    assert_eq!(paced.guest.counters().launches, 6);
+    // Nor do several of them, in the end.
+    paced.guest.post(&launch(paced.noop, STREAM, &[]));
+    paced.guest.post(&launch(paced.noop, OTHER, &[]));
+    paced.guest.call(&synchronize).unwrap();
+    assert_eq!(paced.guest.counters().launches, 8);
+    assert!(paced.pleas.try_recv().is_err(), "a kernel still runs");
+    paced.guest.device.hold(ID, false);
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Over));
+    paced.guest.goodbye();
+}
+
+#[test]
+fn a_session_whose_kernel_stays_requests_another_turn() {
+    let mut paced = paced();
+    paced.guest.device.hold(ID, true);
+    paced.guest.post(&launch(paced.noop, STREAM, &[]));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
+    paced.turns.handle(Turn::Yours);
+    while paced.guest.counters().launches < 1 {
+        std::thread::yield_now();
+    }
+    paced.turns.handle(Turn::Ends(0));
+    paced.guest.post(&launch(paced.noop, OTHER, &[]));
+    assert!(
+        paced.pleas.try_recv().is_err(),
+        "nobody launches concurrently yet"
+    );
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
+    assert_eq!(paced.guest.counters().launches, 1);
+    paced.turns.handle(Turn::Yours);
+    let synchronize = StreamSynchronize { stream: OTHER };
+    paced.guest.call(&synchronize).unwrap();
+    assert_eq!(paced.guest.counters().launches, 2);
+    // Once its kernel has ended, it waits for a turn as others do.
+    paced.turns.handle(Turn::Ends(0));
+    paced.guest.post(&launch(paced.noop, OTHER, &[]));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
+    paced.guest.device.hold(ID, false);
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Over));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
+    paced.turns.handle(Turn::Yours);
+    paced.guest.call(&synchronize).unwrap();
+    assert_eq!(paced.guest.counters().launches, 3);
     paced.guest.goodbye();
 }
 

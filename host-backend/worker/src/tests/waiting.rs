@@ -11,9 +11,9 @@ use paragpu_protocol::types::ChangedRuns;
 use crate::testing::guest::{Guest, decode, sevens};
 
 /// The first two streams that the guest creates: handles, and the device's identifiers.
-const STREAMS: [(StreamHandle, u64); 2] = [(StreamHandle(16), 1), (StreamHandle(17), 2)];
+pub(super) const STREAMS: [(StreamHandle, u64); 2] = [(StreamHandle(16), 1), (StreamHandle(17), 2)];
 
-fn guest() -> Guest {
+pub(super) fn guest() -> Guest {
     let mut guest = Guest::new();
     for (stream, _) in STREAMS {
         let create = StreamCreate {
@@ -31,7 +31,7 @@ fn guest() -> Guest {
     guest
 }
 
-fn set(guest: &Guest, destination: u64, stream: StreamHandle) {
+pub(super) fn set(guest: &Guest, destination: u64, stream: StreamHandle) {
     guest.post(&sevens(destination, stream));
 }
 
@@ -237,46 +237,6 @@ fn events_that_threads_sleep_for_are_watched_instead_of_polled() {
     guest.device.hold(id, false);
     guest.reply(1).unwrap();
     assert_eq!(guest.device.count("event_watch"), 1);
-    guest.goodbye();
-}
-
-#[test]
-fn a_destroyed_stream_is_still_waited_for() {
-    let mut guest = guest();
-    let (stream, id) = STREAMS[0];
-    guest.device.hold(id, true);
-    set(&guest, guest.regions.arena, stream);
-    guest.call(&StreamDestroy { stream }).unwrap();
-    guest.send(1, &ContextSynchronize {});
-    guest.call(&Ping { value: 0 }).unwrap();
-    assert!(guest.aside.is_empty());
-    assert_eq!(guest.device.count("stream_destroy"), 0);
-    guest.device.hold(id, false);
-    guest.reply(1).unwrap();
-    guest.call(&ContextSynchronize {}).unwrap();
-    assert_eq!(guest.device.count("stream_destroy"), 1);
-    guest.goodbye();
-}
-
-#[test]
-fn a_stream_may_be_destroyed_during_a_wait() {
-    let mut guest = guest();
-    let (stream, id) = STREAMS[0];
-    guest.device.hold(id, true);
-    set(&guest, guest.regions.arena, stream);
-    guest.send(1, &StreamSynchronize { stream });
-    guest.send(2, &ContextSynchronize {});
-    guest.call(&StreamDestroy { stream }).unwrap();
-    // Checks destroyed objects.
-    guest.send(3, &ContextSynchronize {});
-    guest.call(&Ping { value: 0 }).unwrap();
-    assert!(guest.aside.is_empty());
-    guest.device.hold(id, false);
-    for slot in [1, 2, 3] {
-        guest.reply(slot).unwrap();
-    }
-    guest.call(&ContextSynchronize {}).unwrap();
-    assert_eq!(guest.device.count("stream_destroy"), 1);
     guest.goodbye();
 }
 

@@ -135,31 +135,8 @@ impl Destination {
                 Err(error) => return self.take_session().map_err(|_| error),
             };
             match kind {
-                Kind::Head => {
-                    let identity = Identity::decode(payload)?;
-                    // The contents come with the guest's window, or the guest sends them.
-                    if identity.pinned == Pinned::Here {
-                        session.leave_window(Pinned::Here);
-                    }
-                    // The source may be compromised: the daemon knows the VM.
-                    let vm = session.transfer.identity().vm.clone();
-                    session.take_identity(Identity { vm, ..identity })?;
-                }
-                Kind::Image => {
-                    let part: ImagePart<'_> = decode_all(payload)?;
-                    if part.data.0.is_empty() {
-                        if !session
-                            .objects
-                            .modules
-                            .images()
-                            .holds(&part.hash, part.size)
-                        {
-                            self.missing.extend_from_slice(&part.hash);
-                        }
-                    } else {
-                        session.objects.take_image(payload)?;
-                    }
-                }
+                Kind::Head => take_head(session, payload)?,
+                Kind::Image => take_image(session, payload, &mut self.missing)?,
                 Kind::ImageNames => {
                     let missing = std::mem::take(&mut self.missing);
                     self.answer(Kind::Missing, &missing)?;
@@ -170,8 +147,7 @@ impl Destination {
                         true => Sharing::Memory,
                         false => Sharing::Copies,
                     });
-                    let ours = ours.as_ref().map_or(&[][..], |ours| &ours[..]);
-                    self.answer(Kind::Domain, ours)?;
+                    self.answer(Kind::Domain, ours.as_ref().map_or(&[], |ours| &ours[..]))?;
                 }
                 Kind::Shared => {
                     let (mappings, handed) = mappings(payload)?;
@@ -199,22 +175,9 @@ impl Destination {
                     self.answer(Kind::Hashes, hashes?.as_flattened())?;
                 }
                 Kind::Connection => {
-                    let record: ConnectionRecord<'_> = decode_all(payload)?;
-                    let (transport, unfinished) = (record.transport, record.unfinished.0.to_vec());
-                    let secured = match record.secured.0 {
-                        [] => None,
-                        state => Some(Secured::from_state(state).map_err(|error| {
-                            StateError::Impossible(format!("the connection: {error}"))
-                        })?),
-                    };
-                    let channel = Channel {
-                        number: record.channel,
-                        offset: record.offset,
-                        size: record.size,
-                        lists: record.lists,
-                    };
+                    let offered = Offered::read(payload)?;
                     session.settle(&mut self.filling)?;
-                    self.take_connection(session, transport, channel, (&unfinished, secured))?;
+                    self.take_connection(session, offered)?;
                     self.answer(Kind::Ready, &[])?;
                 }
                 Kind::Await => {
@@ -355,13 +318,10 @@ impl Destination {
     fn take_connection(
         &mut self,
         session: &mut Session,
-        transport: u8,
-        channel: Channel,
-        rest: (&[u8], Option<Secured>),
+        offered: Offered,
     ) -> Result<(), StateError> {
+        let (transport, channel) = (offered.transport, offered.channel);
         let came = self.receive_descriptors()?;
-        let transport = Transport::try_from(transport)
-            .map_err(|error| StateError::Impossible(error.to_string()))?;
         let mut fds = came.into_iter();
         let token = fds.next().map(Token::of);
         let fds: Vec<OwnedFd> = fds.collect();
@@ -378,7 +338,7 @@ impl Destination {
         }
         let window = session.gpu.regions().window;
         let window = (session.host.pinned() == Pinned::Window).then_some(window);
-        let mut connection = attach(transport, fds, channel, rest, window)?;
+        let mut connection = offered.attach(fds, window)?;
         connection.window.take_if(|_| window.is_none());
         *handover::current() = Some(Handover {
             transport,
@@ -427,36 +387,97 @@ fn lost(error: Error) -> StateError {
     StateError::Impossible(format!("the source is lost: {error}"))
 }
 
-fn attach(
+/// Takes the owner of the session.
+fn take_head(session: &mut Session, payload: &[u8]) -> Result<(), StateError> {
+    let identity = Identity::decode(payload)?;
+    // The contents come with the guest's window, or the guest sends them.
+    if identity.pinned == Pinned::Here {
+        session.leave_window(Pinned::Here);
+    }
+    // The source may be compromised: the daemon knows the VM.
+    let vm = session.transfer.identity().vm.clone();
+    session.take_identity(Identity { vm, ..identity })
+}
+
+/// Takes a part of an image. If it is only named and not here, adds its hash to `missing`.
+fn take_image(
+    session: &mut Session,
+    payload: &[u8],
+    missing: &mut Vec<u8>,
+) -> Result<(), StateError> {
+    let part: ImagePart<'_> = decode_all(payload)?;
+    if !part.data.0.is_empty() {
+        return session.objects.take_image(payload);
+    }
+    let images = session.objects.modules.images();
+    if !images.holds(&part.hash, part.size) {
+        missing.extend_from_slice(&part.hash);
+    }
+    Ok(())
+}
+
+/// The guest's connection, as the source describes it. Its descriptors follow.
+struct Offered {
     transport: Transport,
-    fds: Vec<OwnedFd>,
     channel: Channel,
-    (unfinished, secured): (&[u8], Option<Secured>),
-    window_address: Option<u64>,
-) -> Result<Connection, StateError> {
-    let mut fds = fds.into_iter();
-    let mut next = || {
-        fds.next().ok_or(StateError::Order(
-            "a descriptor of the connection is missing",
-        ))
-    };
-    let options = shm::Options {
-        window_address,
-        ..shm::Options::default()
-    };
-    let attached = match transport {
-        Transport::Stream => {
-            stream::take_over(next()?, stream::Options::default(), unfinished, secured)
-        }
-        Transport::Shm => {
-            let ends = shm::HostEnds {
-                memory: next()?,
-                host_bell: next()?,
-                guest_bell: next()?,
-            };
-            shm::take_over(ends, next()?, options)
-        }
-        Transport::Pci => attach_pci(&mut fds, channel, options),
-    };
-    attached.map_err(|error| StateError::Impossible(format!("the connection: {error}")))
+    /// The bytes of a frame that has not been received completely.
+    unfinished: Vec<u8>,
+    /// TLS state, if the connection is encrypted.
+    secured: Option<Secured>,
+}
+
+impl Offered {
+    fn read(payload: &[u8]) -> Result<Self, StateError> {
+        let record: ConnectionRecord<'_> = decode_all(payload)?;
+        let impossible = |error| StateError::Impossible(format!("the connection: {error}"));
+        Ok(Self {
+            transport: Transport::try_from(record.transport)
+                .map_err(|error| StateError::Impossible(error.to_string()))?,
+            channel: Channel {
+                number: record.channel,
+                offset: record.offset,
+                size: record.size,
+                lists: record.lists,
+            },
+            unfinished: record.unfinished.0.to_vec(),
+            secured: match record.secured.0 {
+                [] => None,
+                state => Some(Secured::from_state(state).map_err(impossible)?),
+            },
+        })
+    }
+
+    /// Takes over the connection, and maps its window at `window_address`.
+    fn attach(
+        self,
+        fds: Vec<OwnedFd>,
+        window_address: Option<u64>,
+    ) -> Result<Connection, StateError> {
+        let mut fds = fds.into_iter();
+        let mut next = || {
+            fds.next().ok_or(StateError::Order(
+                "a descriptor of the connection is missing",
+            ))
+        };
+        let options = shm::Options {
+            window_address,
+            ..shm::Options::default()
+        };
+        let attached = match self.transport {
+            Transport::Stream => {
+                let options = stream::Options::default();
+                stream::take_over(next()?, options, &self.unfinished, self.secured)
+            }
+            Transport::Shm => {
+                let ends = shm::HostEnds {
+                    memory: next()?,
+                    host_bell: next()?,
+                    guest_bell: next()?,
+                };
+                shm::take_over(ends, next()?, options)
+            }
+            Transport::Pci => attach_pci(&mut fds, self.channel, options),
+        };
+        attached.map_err(|error| StateError::Impossible(format!("the connection: {error}")))
+    }
 }

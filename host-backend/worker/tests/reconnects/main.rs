@@ -9,10 +9,11 @@
 mod cutter;
 mod host;
 mod load;
+mod path;
 
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use cutter::Cutter;
@@ -23,6 +24,7 @@ use paragpu_communicator_secure::issue::Authority;
 use paragpu_communicator_secure::{Credentials, Files, Identity, KeyLifetime};
 use paragpu_config::Communicator;
 use paragpu_config::guest::Guest;
+use path::Path;
 
 /// One test at a time: each keeps the processor busy.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -152,6 +154,27 @@ fn tls_cut_at_random_bytes() {
         config.tcp.key = guest.key;
         survives_cuts_of(config, Some(Credentials::load(files, wear).unwrap()));
     }
+}
+
+/// Guest and host have sent what the other does not acknowledge, so keepalive is silent.
+#[test]
+fn a_path_lost_with_data_on_its_way_is_replaced() {
+    let _alone = ALONE.lock();
+    let device = device();
+    let host = Host::start(device);
+    let path = Path::start(&host);
+    let mut config = by(Communicator::Tcp);
+    config.tcp.address.0 = Some(path.address());
+    let session = Session::open(&config, device).unwrap();
+    let looks = AtomicU64::new(0);
+    work(&host, &session, || {
+        if looks.fetch_add(1, Ordering::Relaxed) == 100 {
+            path.lose();
+        }
+        session.reconnects() > 0
+    });
+    session.close();
+    host.finished();
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::error::SessionEnd;
 use crate::intake::BATCH;
 use crate::session::link::Link;
 use crate::session::pacer::Pace;
+use crate::session::sender::DurableSender;
 use crate::session::transfer::TaskKind;
 use crate::session::{Session, Setup};
 use crate::transfer::checkpoint::Checkpoint;
@@ -22,6 +23,8 @@ use crate::transfer::source::Source;
 
 /// Maximum wait for calls while the session moves to another worker.
 const MOVING: Duration = Duration::from_micros(50);
+/// Maximum time for the last frames to a guest that does not read.
+const PARTING: Duration = Duration::from_secs(1);
 /// Maximum time to look for a goodbye among the frames of a lost connection.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Maximum wait for calls between two attempts to stop the session.
@@ -31,6 +34,13 @@ const RESTING: Duration = Duration::from_millis(10);
 pub(crate) fn parting_words(reason: &dyn std::fmt::Display) -> [Vec<u8>; 2] {
     let line = format!("paragpu: the host ended the session: {reason}\n");
     [2_u32.to_le_bytes().to_vec(), line.into_bytes()]
+}
+
+/// Closes the connection once the guest's side has accepted all frames: the process ends next, and
+/// with it the thread that writes them in the background.
+pub(crate) fn part(sender: &DurableSender) {
+    let _ = sender.settle(Instant::now() + PARTING);
+    sender.close();
 }
 
 impl Link {
@@ -89,8 +99,7 @@ impl Session {
             self.replies.link.report_end(&end);
         }
         self.replies.link.try_send(Control::Goodbye.kind(), &[]);
-        let _ = self.replies.link.sender().flush();
-        self.replies.link.sender().close();
+        part(self.replies.link.sender());
         end
     }
 

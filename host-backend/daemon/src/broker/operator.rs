@@ -1,4 +1,4 @@
-//! Control by the operator: configuration, log level, signals.
+//! The operator's controls: configuration, log level, signals.
 
 use paragpu_config::host::Host;
 
@@ -10,13 +10,13 @@ use crate::logging;
 /// The sources of the configuration, the log whose level it sets, and the
 /// operator's signals.
 #[derive(Debug)]
-pub(super) struct Operation {
+pub(super) struct Operator {
     pub(super) arguments: Arguments,
     pub(super) log: logging::Handle,
     pub(super) signals: Signals,
 }
 
-impl Operation {
+impl Operator {
     /// Reads the configuration again. Logs why it is refused and returns `None`.
     pub(super) fn read(&self) -> Option<Host> {
         match self.arguments.sources().load::<Host>() {
