@@ -5,7 +5,7 @@
 //! or in any stream once all work posted before the free is known to be complete. Neither
 //! needs a round trip.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, VecDeque};
 
 use paragpu_protocol::handle::StreamHandle;
 
@@ -37,7 +37,10 @@ pub(crate) struct BlockRequest {
 /// The freed blocks, oldest first.
 #[derive(Debug)]
 pub(crate) struct FreedBlocks {
-    blocks: Vec<Block>,
+    blocks: VecDeque<Block>,
+    /// The bytes of each owner. Those without any are removed by
+    /// [`take_over`](Self::take_over).
+    owned: BTreeMap<usize, u64>,
     bytes: u64,
     most_bytes: u64,
     most_blocks: usize,
@@ -47,7 +50,8 @@ impl FreedBlocks {
     /// Creates an empty list with limits for bytes and blocks.
     pub(crate) fn new(most_bytes: u64, most_blocks: usize) -> Self {
         Self {
-            blocks: Vec::new(),
+            blocks: VecDeque::new(),
+            owned: BTreeMap::new(),
             bytes: 0,
             most_bytes,
             most_blocks,
@@ -62,25 +66,19 @@ impl FreedBlocks {
         self.bytes
     }
 
-    fn bytes_of(&self, owner: usize) -> u64 {
-        let own = self.blocks.iter().filter(|block| block.owner == owner);
-        own.map(|block| block.length).sum()
-    }
-
     pub(crate) fn add(&mut self, block: Block) {
         self.bytes += block.length;
-        self.blocks.push(block);
+        *self.owned.entry(block.owner).or_default() += block.length;
+        self.blocks.push_back(block);
     }
 
-    fn take(&mut self, wanted: impl FnMut(&Block) -> bool) -> Option<Block> {
-        let place = self.blocks.iter().position(wanted)?;
-        Some(self.remove(place))
-    }
-
-    fn remove(&mut self, place: usize) -> Block {
-        let block = self.blocks.remove(place);
+    fn remove(&mut self, place: usize) -> Option<Block> {
+        let block = self.blocks.remove(place)?;
         self.bytes -= block.length;
-        block
+        if let Some(owned) = self.owned.get_mut(&block.owner) {
+            *owned -= block.length;
+        }
+        Some(block)
     }
 
     /// Takes the newest suitable block.
@@ -91,7 +89,7 @@ impl FreedBlocks {
                 && (block.stream == wanted.stream || block.posted <= wanted.complete)
         };
         let place = self.blocks.iter().rposition(fits)?;
-        Some(self.remove(place).address)
+        Some(self.remove(place)?.address)
     }
 
     /// Whether a limit is exceeded.
@@ -102,37 +100,45 @@ impl FreedBlocks {
     /// Takes the oldest block, if the list is more than half full.
     pub(crate) fn take_surplus(&mut self) -> Option<Block> {
         let much = self.bytes > self.most_bytes / 2 || self.blocks.len() > self.most_blocks / 2;
-        much.then(|| self.take(|_| true)).flatten()
+        much.then(|| self.remove(0))?
     }
 
     /// Takes the oldest block whose work is complete, if more than `keep` bytes or too many
     /// blocks are kept.
     pub(crate) fn take_complete(&mut self, keep: u64, complete: u64) -> Option<Block> {
         let much = self.bytes > keep || self.blocks.len() > self.most_blocks / 2;
-        much.then(|| self.take(|block| block.posted <= complete))
-            .flatten()
+        let mut blocks = self.blocks.iter().take_while(|_| much);
+        let place = blocks.position(|block| block.posted <= complete)?;
+        self.remove(place)
     }
 
     /// Takes all blocks.
     pub(crate) fn take_all(&mut self) -> Vec<Block> {
         self.bytes = 0;
-        std::mem::take(&mut self.blocks)
+        self.owned.clear();
+        std::mem::take(&mut self.blocks).into()
     }
 
-    /// Takes the completed blocks of owners that exceed their limits.
+    /// Takes the completed blocks of owners that exceed their limits. If none does, which is
+    /// usual, no block is looked at.
     pub(crate) fn take_over(&mut self, complete: u64, may: impl Fn(usize) -> u64) -> Vec<Block> {
-        let owners: BTreeSet<usize> = self.blocks.iter().map(|block| block.owner).collect();
+        self.owned.retain(|_, bytes| *bytes > 0);
         let mut taken = Vec::new();
-        for owner in owners {
-            let mut spare = self.bytes_of(owner).saturating_sub(may(owner));
-            while spare > 0 {
-                let is_over = |block: &Block| block.owner == owner && block.posted <= complete;
-                let Some(block) = self.take(is_over) else {
-                    break;
-                };
-                spare = spare.saturating_sub(block.length);
-                taken.push(block);
+        for (&owner, owned) in &mut self.owned {
+            let mut spare = owned.saturating_sub(may(owner));
+            if spare == 0 {
+                continue;
             }
+            self.blocks.retain(|block| {
+                let goes = spare > 0 && block.owner == owner && block.posted <= complete;
+                if goes {
+                    spare = spare.saturating_sub(block.length);
+                    *owned -= block.length;
+                    self.bytes -= block.length;
+                    taken.push(*block);
+                }
+                !goes
+            });
         }
         taken
     }
@@ -212,5 +218,6 @@ mod tests {
         assert!(kept.take_complete(0, 5).is_none());
         assert_eq!(kept.take_all().len(), 1);
         assert_eq!(kept.bytes(), 0);
+        assert!(kept.take_over(6, |_| 0).is_empty());
     }
 }

@@ -79,7 +79,7 @@ impl HostViews {
         self.streams.synchronize_all()?;
         let pages = Pages::within(&self.arena, address, size);
         let pages = pages.map_err(|_| Status::OUT_OF_MEMORY)?;
-        let region = Region::of_device(pages.bytes());
+        let region = Region::of_device(pages.bytes())?;
         region.show();
         // The pull fetches the device's contents.
         region.add_writer(&Arc::<Progress>::default(), 0);

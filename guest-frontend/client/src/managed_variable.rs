@@ -60,7 +60,7 @@ impl ManagedVariables {
         let host = Pages::span(pages, address, length).ok_or(Status::UNKNOWN)?;
         // A variable of an earlier module may have been in these pages.
         host.clear();
-        let region = Region::of_device(host);
+        let region = Region::of_device(host)?;
         region.show();
         // The device's contents come with the next pull, which is now.
         region.add_writer(&Arc::<Progress>::default(), 0);

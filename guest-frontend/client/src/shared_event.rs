@@ -30,7 +30,7 @@ impl Session {
     /// cuIpcGetEventHandle.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` if the event is not interprocess.
+    /// `INVALID_HANDLE` if the event is not interprocess, or of another process.
     pub fn share_event(&self, event: &Event) -> Result<[u8; HANDLE]> {
         if event.flags() & CU_EVENT_INTERPROCESS == 0 {
             return Err(Status::INVALID_HANDLE);
@@ -38,7 +38,8 @@ impl Session {
         // If several threads ask, one of them shares it.
         let _order = event.sharing();
         if let Some(shared) = event.shared() {
-            return Ok(shared.name);
+            let own = shared.is_own.then_some(shared.name);
+            return own.ok_or(Status::INVALID_HANDLE);
         }
         let shared = self.new_shared()?;
         let stream = self.reader(&shared)?;

@@ -260,13 +260,24 @@ impl VirtualMemory {
                 space.changed(address, Access::default());
             }
             if alias != 0 && had != alias {
-                self.link.call(&MemAlias {
-                    address: AliasAddress(address),
-                    size,
-                    memory: DeviceAddress(change.memory),
-                    access: alias,
-                })?;
-                self.memory.add_map(address, size);
+                let map = |access| {
+                    self.link.call(&MemAlias {
+                        address: AliasAddress(address),
+                        size,
+                        memory: DeviceAddress(change.memory),
+                        access,
+                    })?;
+                    self.memory.add_map(address, size);
+                    Ok(())
+                };
+                if let Err(status) = map(alias) {
+                    if had != 0 && map(had).is_ok() {
+                        // Refused: the access is as before, without a view that ended above.
+                        let host = if after.host == 0 { 0 } else { before.host };
+                        space.changed(address, Access { host, ..before });
+                    }
+                    return Err(status);
+                }
                 // The program's view begins below. Until then, an error leaves the mapping
                 // without it.
                 space.changed(address, Access { host: 0, ..after });

@@ -1,5 +1,6 @@
 //! Connects by the configuration, up to the host's welcome.
 
+use std::net::SocketAddrV6;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -110,7 +111,10 @@ impl Dialer {
                 Communicator::Unix => config.unix.socket = address.into(),
                 Communicator::Shm => config.shm.socket = address.into(),
                 Communicator::Pci => config.pci.device = address.into(),
-                Communicator::Tcp => config.tcp.address.0 = Some(address.to_owned()),
+                Communicator::Tcp => {
+                    let here = config.tcp.address.0.unwrap_or_default();
+                    config.tcp.address.0 = Some(on_same_link(address, &here));
+                }
                 Communicator::Vsock => {
                     config.vsock.port = address.parse().map_err(|_| {
                         Error::BadAnswer(format!("a move to vsock port {address:?}"))
@@ -426,7 +430,8 @@ impl Attempt<'_> {
         connection
             .sender
             .send(Control::Hello.kind(), 0, Some(0), &[&hello])?;
-        connection.sender.flush()?;
+        // No flush: a ring gathers nothing, and the host may have refused and closed the
+        // channel by now. Its answer is in the ring.
         let deadline = Instant::now() + PATIENCE;
         let welcome = loop {
             match connection.receiver.receive(Wait::Until(deadline))? {
@@ -464,6 +469,19 @@ impl From<Error> for Unmet {
 impl From<TravelError> for Unmet {
     fn from(error: TravelError) -> Self {
         Self::Broke(error)
+    }
+}
+
+/// The address of a host, for a guest that is connected to `here`. A link-local address is
+/// valid on the guest's interface: that of the host has another number.
+fn on_same_link(address: &str, here: &str) -> String {
+    let host = here.rsplit_once(':').map_or(here, |(host, _)| host);
+    let interface = host.trim_end_matches(']').split_once('%');
+    match (address.parse::<SocketAddrV6>(), interface) {
+        (Ok(there), Some((_, interface))) if there.ip().is_unicast_link_local() => {
+            format!("[{}%{interface}]:{}", there.ip(), there.port())
+        }
+        _ => address.to_owned(),
     }
 }
 
@@ -563,6 +581,24 @@ mod tests {
             assert!(said.contains(reason), "{said}");
             assert!(!error.is_timeout());
         }
+    }
+
+    #[test]
+    fn a_link_local_host_is_on_the_guests_interface() {
+        let here = "[fe80::9%eth1]:7474";
+        for (address, expected) in [
+            ("[fe80::a]:7475", "[fe80::a%eth1]:7475"),
+            ("[fe80::a%7]:7475", "[fe80::a%eth1]:7475"),
+            ("[fd01::1]:7475", "[fd01::1]:7475"),
+            ("gpu1:7475", "gpu1:7475"),
+        ] {
+            assert_eq!(on_same_link(address, here), expected);
+        }
+        assert_eq!(
+            on_same_link("[fe80::a]:1", "fe80::9%2:7474"),
+            "[fe80::a%2]:1"
+        );
+        assert_eq!(on_same_link("[fe80::a]:1", "gpu1:7474"), "[fe80::a]:1");
     }
 
     #[test]

@@ -18,8 +18,6 @@ use crate::error::Result;
 use crate::objects::graph::{MemoryWork, Work};
 use crate::objects::stream::Stream;
 
-/// Maximum number of operations in one call, as in CUDA.
-const MAX_OPERATIONS: usize = 256;
 const WAITS: [u32; 2] = [WAIT_32, WAIT_64];
 const WRITES: [u32; 2] = [WRITE_32, WRITE_64];
 
@@ -79,7 +77,7 @@ impl Copies {
         given: Vec<[u64; 6]>,
         stream: &Stream,
     ) -> Result<()> {
-        if operations.is_empty() || operations.len() > MAX_OPERATIONS {
+        if operations.is_empty() || operations.len() > StreamMemory::MAX_OPERATIONS {
             return Err(Status::INVALID_VALUE);
         }
         operations.iter().try_for_each(check)?;

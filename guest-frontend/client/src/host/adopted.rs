@@ -25,11 +25,11 @@ impl HostMemory {
         let within = device % PAGE;
         let (base, size) = (device - within, memory.len() as u64);
         let length = (within + size).next_multiple_of(PAGE);
+        let region = Region::try_new(memory, device, base, length)?;
         self.link.call(&ShadowCreate {
             address: ShadowAddress(base),
             size: length,
         })?;
-        let region = Region::new(memory, device, base, length);
         self.shadows.add(Arc::clone(&region));
         adopted.insert(device, (size, region));
         Ok(())

@@ -186,6 +186,10 @@ impl HostMemory {
     /// The pinned memory that contains a device address.
     #[must_use]
     pub fn find_by_device(&self, address: u64) -> Option<Pinned> {
+        // Of other memory the program asks often, and may have pinned thousands of blocks.
+        if !Regions::hold_host_memory(address, 1) {
+            return None;
+        }
         self.find(address)
             .filter(|found| !found.registered)
             .or_else(|| {
@@ -292,11 +296,11 @@ impl HostMemory {
         let pages = Pages::new(address, length).map_err(|_| Status::OUT_OF_MEMORY)?;
         let source = pages.bytes();
         place.pages = Some(pages);
+        let region = Region::try_new(source, address, address, length)?;
         self.link.call(&ShadowCreate {
             address: ShadowAddress(address),
             size: length,
         })?;
-        let region = Region::new(source, address, address, length);
         if flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 {
             region.show();
         }
@@ -419,11 +423,11 @@ impl HostMemory {
         let backing = if self.share_file(address, size, within, base) {
             Backing::File(Arc::new(place))
         } else {
+            let region = Region::try_new(memory, base + within, base, length)?;
             self.link.call(&ShadowCreate {
                 address: ShadowAddress(base),
                 size: length,
             })?;
-            let region = Region::new(memory, base + within, base, length);
             if flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 {
                 region.show();
             }

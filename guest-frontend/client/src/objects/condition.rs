@@ -5,13 +5,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
+use paragpu_protocol::table::GraphConditional;
 use parking_lot::RwLock;
 
 /// Base of the values' handles. It is not an address, so a device can distinguish
 /// handles from other parameters of kernels.
 const HANDLES: u64 = 0x7c0d << 48;
-/// Maximum number of bodies of a node.
-const MAX_BODIES: u32 = 1024;
 
 static ALL: LazyLock<RwLock<HashMap<u64, Weak<Condition>>>> = LazyLock::new(RwLock::default);
 
@@ -92,7 +91,9 @@ impl ConditionalKind {
         match number {
             0 if matches!(bodies, 1 | 2) => Some(Self::If),
             1 if bodies == 1 => Some(Self::While),
-            2 if (1..=MAX_BODIES).contains(&bodies) => Some(Self::Switch),
+            2 if (1..=GraphConditional::MAX_BODIES).contains(&(bodies as usize)) => {
+                Some(Self::Switch)
+            }
             _ => None,
         }
     }

@@ -17,6 +17,7 @@ use crate::connection::Link;
 use crate::error::Result;
 use crate::progress::{Awaited, Progress};
 use crate::sys::memory::{HostRows, HostSlice, PAGE};
+use crate::sys::zeros::zeros;
 
 /// Number of bytes that are merged at once if all of them differ.
 const WORD: usize = 8;
@@ -83,28 +84,48 @@ pub(super) fn have_writers() -> bool {
 
 impl Region {
     pub(crate) fn new(host: HostSlice, device: u64, base: u64, length: u64) -> Arc<Self> {
-        Arc::new(Self::make(host, device, (base, length), true))
+        let agreed = vec![0; host.len()];
+        Arc::new(Self::make(host, device, (base, length), true, agreed))
+    }
+
+    /// [`new`](Self::new) for memory whose size the program chose just now.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`.
+    pub(crate) fn try_new(
+        host: HostSlice,
+        device: u64,
+        base: u64,
+        length: u64,
+    ) -> Result<Arc<Self>> {
+        let agreed = zeros(host.len()).ok_or(Status::OUT_OF_MEMORY)?;
+        let region = Self::make(host, device, (base, length), true, agreed);
+        Ok(Arc::new(region))
     }
 
     /// A shadow of the same memory on another host, at `device`, with these contents.
     pub(super) fn copy_at(&self, device: u64, contents: Vec<u8>) -> Arc<Self> {
         let base = device - (self.device - self.base);
-        let mut copy = Self::make(self.memory(), device, (base, self.length), true);
+        let mut copy = Self::make(self.memory(), device, (base, self.length), true, contents);
         copy.is_copy = true;
-        copy.state.get_mut().agreed = Arc::new(contents);
         Arc::new(copy)
     }
 
     /// The staging slots, in place. Copies write there, but kernels have no addresses in them,
     /// and the host may not know them.
     pub(crate) fn of_slots(host: HostSlice) -> Arc<Self> {
-        Self::in_place(host, false)
+        let agreed = vec![0; host.len()];
+        Self::in_place(host, false, agreed)
     }
 
     /// Zeroed memory of the program at the address of device memory: a variable or a mapping.
     /// The host has no separate copy.
-    pub(crate) fn of_device(host: HostSlice) -> Arc<Self> {
-        Self::in_place(host, true)
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`.
+    pub(crate) fn of_device(host: HostSlice) -> Result<Arc<Self>> {
+        let agreed = zeros(host.len()).ok_or(Status::OUT_OF_MEMORY)?;
+        Ok(Self::in_place(host, true, agreed))
     }
 
     /// Whether kernels can have addresses in it.
@@ -112,11 +133,11 @@ impl Region {
         self.is_for_kernels
     }
 
-    fn in_place(host: HostSlice, is_for_kernels: bool) -> Arc<Self> {
+    fn in_place(host: HostSlice, is_for_kernels: bool, agreed: Vec<u8>) -> Arc<Self> {
         let (device, length) = (host.address(), host.len() as u64);
         Arc::new(Self {
             is_shadow: false,
-            ..Self::make(host, device, (device, length), is_for_kernels)
+            ..Self::make(host, device, (device, length), is_for_kernels, agreed)
         })
     }
 
@@ -125,6 +146,7 @@ impl Region {
         device: u64,
         (base, length): (u64, u64),
         is_for_kernels: bool,
+        agreed: Vec<u8>,
     ) -> Self {
         Self {
             device,
@@ -135,7 +157,7 @@ impl Region {
             is_copy: false,
             visible: AtomicBool::new(false),
             state: Mutex::new(State {
-                agreed: Arc::new(vec![0; host.len()]),
+                agreed: Arc::new(agreed),
                 fetched: Vec::new(),
                 came: Vec::new(),
                 writers: Vec::new(),
@@ -451,7 +473,9 @@ impl Region {
             came,
             ..
         } = &mut *state;
-        fetched.resize(length, 0);
+        if fetched.len() != length {
+            *fetched = zeros(length).ok_or(Status::OUT_OF_MEMORY)?;
+        }
         let rows = Some(HostRows::of(fetched, came));
         // The lock is held during the round trip: a push in between would agree on bytes that
         // the older bytes of this fetch replace below.
@@ -563,7 +587,7 @@ mod tests {
         let mut now = small_values(1000);
         now.extend([0; 100]);
         let agreed = vec![0; now.len()];
-        let region = Region::of_device(HostSlice::of(&mut now));
+        let region = region_of(&mut now);
         // 3000 has two bytes.
         assert_eq!(
             region.changed_run(&agreed, 0..1, now.len()),
@@ -582,7 +606,7 @@ mod tests {
     }
 
     fn region_of(now: &mut [u8]) -> Arc<Region> {
-        Region::of_device(HostSlice::of(now))
+        Region::of_device(HostSlice::of(now)).unwrap()
     }
 
     proptest! {
@@ -599,7 +623,7 @@ mod tests {
 
         #[test]
         fn device_memory_gets_what_the_program_changed((agreed, mut now) in alike()) {
-            let region = Region::of_device(HostSlice::of(&mut now));
+            let region = region_of(&mut now);
             // Too short to be dense.
             prop_assert_eq!(sent(&region, &agreed), differing(&agreed, &now));
         }

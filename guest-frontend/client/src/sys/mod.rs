@@ -12,3 +12,4 @@ pub mod shared_page;
 pub(crate) mod standard_streams;
 pub(crate) mod uncancelled;
 pub(crate) mod userfault;
+pub(crate) mod zeros;

@@ -52,7 +52,10 @@ fn check_flags(flags: u32) -> Result {
 
 fn create_current(ordinal: u32, flags: u32) -> Result<CUcontext> {
     check_flags(flags)?;
+    // Not while `end_libraries` looks for contexts.
+    let guard = guarded(ordinal)?.primary.lock();
     let context = create(ordinal, false, flags)?;
+    drop(guard);
     let handle = context.handle();
     with_stack(|stack| stack.push(Rc::new(context)));
     Ok(handle)
@@ -77,6 +80,25 @@ fn end_objects(context: &Context) {
     super::texture::end_of_context(context.handle);
 }
 
+/// Unloads the libraries of a device with its last context, so that their variables begin
+/// anew in the next one. Contexts that are alive at the same time share the variables.
+fn end_libraries(ended: &Context) -> Result {
+    let guarded = guarded(ended.ordinal)?;
+    let primary = guarded.primary.lock();
+    let mut is_last = !primary.is_alive();
+    objects::for_each(|object| {
+        if let Object::Context(other) = object {
+            is_last &= other.ordinal != ended.ordinal || !other.is_alive();
+        }
+    });
+    if is_last {
+        super::library::forget_session(ended.session);
+        // The runtime looks variables up again.
+        guarded.ends.fetch_add(1, Ordering::Release);
+    }
+    Ok(())
+}
+
 struct Primary {
     context: Option<Arc<Context>>,
     retained: u32,
@@ -86,7 +108,7 @@ struct Primary {
 /// A primary context, and its flags and [`ACTIVE`] for programs that query these often.
 struct Guarded {
     state: AtomicU64,
-    /// Times that the context ended, for the runtime library.
+    /// Times that the context, or the device's last other one, ended, for the runtime library.
     ends: AtomicU32,
     primary: Mutex<Primary>,
 }
@@ -315,6 +337,7 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
     for address in memory {
         host::end_memory(ended.session, address);
     }
+    end_libraries(&ended)?;
     except_fault(waited)
 }
 

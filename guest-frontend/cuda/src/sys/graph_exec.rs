@@ -49,8 +49,21 @@ fn inner(found: &Found) -> Result<&InContext<GraphExec>> {
 /// Instantiates a graph.
 ///
 /// # Safety
-/// `exec` is null or writable (cuGraphInstantiate).
+/// `exec` is null or writable (cuGraphInstantiateWithFlags).
 pub(super) unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result {
+    // Only cuGraphInstantiateWithParams names a stream for it.
+    if flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: the caller upholds the contract of `instantiate_any`.
+    unsafe { instantiate_any(exec, graph, flags) }
+}
+
+/// As [`instantiate`], with every flag.
+///
+/// # Safety
+/// `exec` is null or writable (cuGraphInstantiateWithParams).
+unsafe fn instantiate_any(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result {
     if exec.is_null() || flags & !(FLAGS | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 {
         return Err(Status::INVALID_VALUE);
     }
@@ -154,8 +167,8 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
 ) -> Result {
     // SAFETY: `parameters` is null or readable, as the caller promises.
     let flags = unsafe { get(parameters.cast_const()) }?.flags;
-    // SAFETY: the caller upholds the contract of `instantiate`.
-    let made = unsafe { instantiate(exec, graph, flags) };
+    // SAFETY: the caller upholds the contract of `instantiate_any`.
+    let made = unsafe { instantiate_any(exec, graph, flags) };
     // SAFETY: `parameters` is a record that is ours to write, as the caller promises.
     unsafe {
         (*parameters).errNode_out = std::ptr::null_mut();

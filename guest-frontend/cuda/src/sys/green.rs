@@ -11,6 +11,7 @@ use paragpu_abi::{
 use paragpu_client::green::Green;
 use paragpu_client::session::Session;
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::GreenCreate;
 use paragpu_protocol::types::SmResource;
 
 use super::boundary::Out;
@@ -23,10 +24,8 @@ use crate::objects::{self, InContext, Object};
 
 /// Maximum number of groups of a split: more than a GPU has multiprocessors.
 const MAX_GROUPS: u32 = 255;
-/// Size of an encoded split, and maximum number of splits
-/// (protocol/interface/calls/green.rs).
+/// Size of an encoded split in bytes (protocol/interface/calls/green.rs).
 const STEP: usize = 44;
-const MAX_STEPS: usize = 8;
 /// Maximum number of resources of a description: the groups of a split and the remainder.
 const MAX_RESOURCES: c_uint = 256;
 
@@ -241,7 +240,7 @@ pub(crate) unsafe fn cuDevResourceGenerateDesc(
         return Err(Status::INVALID_RESOURCE_CONFIGURATION);
     }
     let description = Description::of(&parts)?;
-    if description.way.len() > MAX_STEPS * STEP {
+    if description.way.len() > GreenCreate::MAX_STEPS * STEP {
         return Err(unsupported_use!(
             "a resource that was split nine times",
             "the host repeats eight splits"

@@ -14,6 +14,7 @@ use paragpu_abi::{
 };
 use paragpu_client::objects::graph::{MemoryWork, Work};
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::StreamMemory;
 use paragpu_protocol::types::MemoryOperation;
 
 use super::boundary::{In, Out};
@@ -21,9 +22,6 @@ use super::graph::{list, work_of};
 use super::graph_node::{session_of, set};
 use super::{Result, graph_exec};
 use crate::named_stream;
-
-/// Maximum number of operations in one call.
-const MAX_OPERATIONS: usize = 256;
 
 /// The low and the high half of a word.
 fn halves(word: u64) -> [u32; 2] {
@@ -64,7 +62,7 @@ unsafe fn operations(
     count: c_uint,
 ) -> Result<(Vec<MemoryOperation>, Vec<[u64; 6]>)> {
     let count = usize::try_from(count).map_err(|_| Status::INVALID_VALUE)?;
-    if count == 0 || count > MAX_OPERATIONS {
+    if count == 0 || count > StreamMemory::MAX_OPERATIONS {
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: every record is as large as its padding. SAFETY: `first` points to `count`
