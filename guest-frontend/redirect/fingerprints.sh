@@ -3,9 +3,9 @@
 #
 #   guest-frontend/redirect/fingerprints.sh CACHE
 #
-# Fetches the wheels that runtimes.pins names into CACHE (50 MB, fetch.sh). A new
-# release gets a line in runtimes.pins. Wheels without a static runtime (12.0 to
-# 12.8) are for tests.
+# Fetches the wheels that runtimes.pins and carriers.pins name into CACHE (50 and
+# about 600 MB, fetch.sh). A new release gets a line in runtimes.pins. Its wheels of 12.0
+# to 12.8 have no static runtime, and are for tests.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,6 +15,22 @@ trap 'rm -rf "$work"' EXIT
 "$here/fetch.sh" "$cache"
 
 set --
+# Libraries that contain one release, after each other in carriers.pins.
+while read -r release name version _; do
+	case $release in '#'*) continue ;; esac
+	"$here/fetch.sh" "$cache" --carrier "$name" "$version" </dev/null
+	library=$(echo "$cache/carriers/$name-$version"/*)
+	case ${last-} in
+	"$release") carriers=$carriers,$library ;;
+	*)
+		[ -z "${last-}" ] || set -- "$@" "$last=$carriers"
+		carriers=$library
+		;;
+	esac
+	last=$release
+done <"$here/carriers.pins"
+[ -z "${last-}" ] || set -- "$@" "$last=$carriers"
+
 while read -r name version _; do
 	case $name in '#'*) continue ;; esac
 	archive=$cache/$version/libcudart_static.a

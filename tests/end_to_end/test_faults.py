@@ -13,6 +13,15 @@ import harness
 
 from .guests import GUEST, end_with, eventually, finish, read_until, start, workers
 
+# What every build of NVIDIA's runtime imports and contains.
+UNKNOWN_RUNTIME = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/sysinfo.h>
+const char *const texts[] = {"/cudart.shm.%x.%x.%llx", "cudaErrorCudartUnloading"};
+void *use(void) { return get_nprocs() > 0 ? dlsym(RTLD_DEFAULT, texts[1]) : (void *)texts; }
+"""
+
 
 class Faults(unittest.TestCase):
     """One daemon for all; each test leaves it without sessions."""
@@ -164,6 +173,15 @@ class Faults(unittest.TestCase):
         code, runtimes = doctor(os.path.join(harness.ROOT, ".cache", "cuda-13.0", "lib"))
         self.assertEqual((code, [found["kind"] for found in runtimes]), (0, ["shared"]))
         self.assertEqual(doctor("/bin/sh"), (0, []))
+        # A runtime of a release without a fingerprint is recognized by its texts.
+        with tempfile.TemporaryDirectory() as folder:
+            source, unknown = os.path.join(folder, "unknown.c"), os.path.join(folder, "libunknown.so")
+            with open(source, "w") as file:
+                file.write(UNKNOWN_RUNTIME)
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", unknown, source], check=True)
+            code, runtimes = doctor(unknown)
+            self.assertEqual((code, [found["served_by"] for found in runtimes]), (1, [None]))
+            self.assertIn("an unknown build", runtimes[0]["detail"])
         # A disabled communicator is not served.
         environment["PARAGPU_REDIRECT"] = "0"
         self.assertEqual(doctor(os.path.join(harness.PROGRAMS, "vectorAdd-static"))[0], 1)

@@ -3,6 +3,9 @@
 //! `fingerprints VERSION=libcudart_static.a … > runtimes.txt`, oldest first;
 //! `make fingerprints` fetches the wheels. `paragpu_redirect::facts` explains the format
 //! and why these facts suffice.
+//!
+//! Of releases whose archive is in no wheel, `VERSION=NAMED,OTHER…` reads shared libraries
+//! into which others linked it: NAMED has a symbol table, the others may be stripped.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -21,6 +24,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Minimum size of a public function, which must hold the jump.
 const MIN_ROOM: u64 = 16;
+
+/// Bytes of a field that the linker writes into an instruction.
+const FIELD: usize = 4;
 
 /// The facts of one archive.
 #[derive(PartialEq)]
@@ -52,8 +58,16 @@ fn run() -> Result<String, Box<dyn Error>> {
     let mut builds: Vec<(Vec<String>, Build)> = Vec::new();
     for argument in env::args().skip(1) {
         let (version, path) = argument.split_once('=').ok_or("usage: VERSION=ARCHIVE …")?;
-        let bytes = fs::read(path).map_err(|error| format!("{path}: {error}"))?;
-        let build = examine(&bytes).map_err(|error| format!("{path}: {error}"))?;
+        let mut files = Vec::new();
+        for path in path.split(',') {
+            files.push(fs::read(path).map_err(|error| format!("{path}: {error}"))?);
+        }
+        let build = match files.as_slice() {
+            [archive] => examine(archive),
+            [named, others @ ..] => of_carriers(named, others),
+            [] => Err("no file".into()),
+        };
+        let build = build.map_err(|error| format!("{path}: {error}"))?;
         eprintln!(
             "{version}: {} entries, {} ranges written by the linker, block {:x} of {} bytes",
             build.entries.len(),
@@ -141,21 +155,119 @@ fn of_object(object: &object::File<'_>) -> Result<Build, Box<dyn Error>> {
     }
     entries.sort();
     let starts = starts(object, text.index())?;
+    build(&bytes, &open, entries, &starts)
+}
+
+/// The facts about code whose `open` bytes are already zero.
+fn build(
+    bytes: &[u8],
+    open: &[bool],
+    entries: Vec<(String, u64)>,
+    starts: &BTreeSet<u64>,
+) -> Result<Build, Box<dyn Error>> {
     for (name, offset) in &entries {
         let next = starts.range(offset + 1..).next();
         if next.is_some_and(|next| next - offset < MIN_ROOM) {
             return Err(format!("{name} has no room for a jump").into());
         }
     }
-    let (first, window) = window(&starts)?;
+    let (first, window) = window(starts)?;
     Ok(Build {
         size: bytes.len(),
-        hash: xxh3_64(&bytes),
+        hash: xxh3_64(bytes),
         first,
         window,
         entries,
-        written: ranges(&open),
+        written: ranges(open),
     })
+}
+
+/// The facts of a runtime that several shared libraries contain: names from the first one's
+/// symbol table, and as written by the linker what differs between them. The block begins
+/// with the first public function and ends behind the last one.
+fn of_carriers(named: &[u8], others: &[Vec<u8>]) -> Result<Build, Box<dyn Error>> {
+    let object = object::File::parse(named)?;
+    let mut entries = BTreeSet::new();
+    for symbol in object.symbols() {
+        let name = symbol.name()?;
+        let is_function = symbol.is_definition() && symbol.kind() == SymbolKind::Text;
+        // Of the compiler, in every program with kernels.
+        let is_stub =
+            name.starts_with("__cudaRegisterLinkedBinary_") || name == "__cudaUnregisterBinaryUtil";
+        if is_function && !is_stub && paragpu_redirect::is_public(name.as_bytes()) {
+            entries.insert((name.to_owned(), symbol.address()));
+        }
+    }
+    let addresses = || entries.iter().map(|&(_, address)| address);
+    let first = addresses().min().ok_or("no symbols of a runtime")?;
+    let last = addresses().max().ok_or("no symbols of a runtime")?;
+    let all = linked_starts(&object)?;
+    let relative = |starts: &[u64]| -> Vec<u64> {
+        let base = starts.first().copied().unwrap_or_default();
+        starts.iter().map(|start| start - base).collect()
+    };
+    let inside: Vec<u64> = all.range(first..=last).copied().collect();
+    if inside.first() != Some(&first) {
+        return Err("no function starts at the first symbol".into());
+    }
+    let end = *all.range(last + 1..).next().ok_or("nothing behind it")?;
+    // The last function may be the runtime's last one, and anything may follow.
+    let mut size = end - first;
+    let mut theirs = Vec::new();
+    for (number, other) in others.iter().enumerate() {
+        let other = object::File::parse(other.as_slice())?;
+        let starts: Vec<u64> = linked_starts(&other)?.into_iter().collect();
+        let place = starts
+            .windows(inside.len() + 1)
+            .find(|place| relative(&place[..inside.len()]) == relative(&inside))
+            .ok_or_else(|| format!("carrier {number} has another build"))?;
+        size = size.min(place[inside.len()] - place[0]);
+        theirs.push((other, place[0]));
+    }
+    let mut bytes = code(&object, first, first + size)?.to_vec();
+    let mut open = vec![false; bytes.len()];
+    for (other, start) in &theirs {
+        let theirs = code(other, *start, start + size)?;
+        for (at, _) in (bytes.iter().zip(theirs).enumerate()).filter(|(_, (a, b))| a != b) {
+            // A field has four bytes, of which some may be equal by chance.
+            let stop = (at + FIELD).min(open.len());
+            open[(at + 1).saturating_sub(FIELD)..stop].fill(true);
+        }
+    }
+    for (byte, _) in bytes.iter_mut().zip(&open).filter(|(_, open)| **open) {
+        *byte = 0;
+    }
+    let entries = entries
+        .iter()
+        .map(|(name, address)| (name.clone(), address - first));
+    let mut starts: BTreeSet<u64> = relative(&inside).into_iter().collect();
+    starts.insert(size);
+    build(&bytes, &open, entries.collect(), &starts)
+}
+
+/// The code of a linked object from an address to another.
+fn code<'a>(object: &object::File<'a>, start: u64, end: u64) -> Result<&'a [u8], Box<dyn Error>> {
+    let text = object.section_by_name(".text").ok_or("no .text")?;
+    let code = text.data_range(start, end - start)?;
+    Ok(code.ok_or("its code is not in .text")?)
+}
+
+/// The addresses of a linked object's functions, from `.eh_frame_hdr`: four bytes of
+/// encodings (as GNU's linker writes them), the distance to `.eh_frame`, their number, and
+/// pairs of distances from the section.
+fn linked_starts(object: &object::File<'_>) -> Result<BTreeSet<u64>, Box<dyn Error>> {
+    let table = object.section_by_name(".eh_frame_hdr");
+    let table = table.ok_or("no .eh_frame_hdr")?;
+    let data = table.data()?;
+    let head = data.get(..12).ok_or("a short .eh_frame_hdr")?;
+    if head[..4] != [1, 0x1b, 3, 0x3b] {
+        return Err("an unknown .eh_frame_hdr".into());
+    }
+    let pairs = data[12..].chunks_exact(8).map(|pair| {
+        let distance = i32::from_le_bytes([pair[0], pair[1], pair[2], pair[3]]);
+        table.address().wrapping_add_signed(distance.into())
+    });
+    Ok(pairs.collect())
 }
 
 /// Offsets in .text of the functions that .eh_frame describes.

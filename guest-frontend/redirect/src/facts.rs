@@ -1,13 +1,14 @@
 //! Facts about the known builds of the static runtime.
 //!
-//! `make fingerprints` creates `runtimes.txt` from NVIDIA's wheels. It contains only facts,
+//! `make fingerprints` creates `runtimes.txt` from NVIDIA's wheels, and of releases that
+//! they lack from libraries that contain them. It contains only facts,
 //! and is parsed in place, without allocation:
 //!
 //! ```text
 //! paragpu-runtimes 1
 //! names cudaA cudaB …                sorted
 //! build 13.0.48 13.0.88 13.0.96      releases that share one build
-//! block SIZE HASH                    of .text, in hexadecimal
+//! block SIZE HASH                    of .text or its public functions, in hexadecimal
 //! window OFFSET DISTANCE × 24        function starts, in hexadecimal
 //! entries CODE                       for each entry: names skipped, offset
 //! written CODE                       bytes the linker writes: gap, length
@@ -332,7 +333,7 @@ mod tests {
         for build in facts.builds() {
             builds += 1;
             let mut entries: Vec<_> = facts.entries(build).collect();
-            assert!(entries.len() > 400, "{}", build.releases);
+            assert!(entries.len() > 390, "{}", build.releases);
             assert!(entries.iter().all(|(name, _)| facts.knows(name.as_bytes())));
             entries.sort_by_key(|&(_, offset)| offset);
             for pair in entries.windows(2) {
@@ -341,7 +342,7 @@ mod tests {
             let last = build.written().last().expect("relocated bytes");
             assert!(last.0 + last.1 <= build.size);
         }
-        assert!(builds >= 9, "{builds} builds");
+        assert!(builds >= 15, "{builds} builds");
     }
 
     proptest! {

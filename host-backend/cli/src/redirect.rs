@@ -228,8 +228,24 @@ fn inside(object: &Path, facts: &Facts<'_>) -> Vec<Carried> {
             let detail = format!("an unknown build, much like {alike}");
             vec![carried("static", "", None, &detail)]
         }
+        // Releases without a fingerprint, such as 12.0 and 12.5.
+        (None, None) if !is_cufile(object) && image.raw().is_marked() => {
+            vec![carried(
+                "static",
+                "",
+                None,
+                "an unknown build, by its texts",
+            )]
+        }
         (None, None) => Vec::new(),
     }
+}
+
+/// Whether this is cuFile, which carries the runtime of an old release. Frameworks depend on
+/// it for GPUDirect Storage only, and run without.
+fn is_cufile(object: &Path) -> bool {
+    let name = object.file_name().unwrap_or_default();
+    name.as_bytes().starts_with(b"libcufile")
 }
 
 fn text(report: &Report) -> String {

@@ -11,6 +11,9 @@ use crate::error::{Outcome, fail};
 use crate::statistics::Statistics;
 use paragpu_control::account::Share;
 
+/// More than any host has, and so little that sums of two do not overflow.
+const UNLIMITED: u64 = 1 << 62;
+
 /// The account of a session.
 #[derive(Debug)]
 pub(crate) struct HostAccount {
@@ -33,7 +36,7 @@ pub(crate) struct Charge {
 impl HostAccount {
     /// For a session with a limit of `limit` bytes; 0 for none besides its VM's.
     pub(crate) fn new(limit: u64, statistics: Arc<Statistics>) -> Arc<Self> {
-        let limit = if limit == 0 { u64::MAX } else { limit };
+        let limit = if limit == 0 { UNLIMITED } else { limit };
         Arc::new(Self {
             limit,
             held: AtomicU64::new(0),
@@ -172,6 +175,11 @@ mod tests {
         let account = HostAccount::new(0, Arc::default());
         let all = account.take(1 << 40).unwrap();
         assert_eq!(account.held(), 1 << 40);
+        // Sizes that guests name.
+        for absurd in [u64::MAX, u64::MAX - (1 << 40) + 1, 1 << 63] {
+            account.take(absurd).unwrap_err();
+            assert!(!account.charge(absurd));
+        }
         drop(all);
         assert_eq!(account.held(), 0);
     }
