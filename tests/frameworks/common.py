@@ -42,6 +42,19 @@ def repeat_products():
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
+def trained(optimizer, loss_of):
+    """A step of PyTorch that trains and returns the loss."""
+
+    def step():
+        optimizer.zero_grad()
+        loss = loss_of()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
 def digest(results):
     """A digest of arrays, and of the arrays in tuples."""
     total = hashlib.blake2b(digest_size=12)

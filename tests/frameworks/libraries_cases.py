@@ -12,7 +12,7 @@ from functools import partial
 BEGAN = time.perf_counter()
 
 # pylint: disable=wrong-import-position
-from common import CASES, case, main, repeat_products
+from common import CASES, case, main, repeat_products, trained
 
 repeat_products()
 
@@ -254,15 +254,7 @@ def training():
     network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 10)).cuda()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     data, target = random(256, 64), torch.arange(256, device="cuda") % 10
-
-    def step():
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(network(data), target)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return trained(optimizer, lambda: torch.nn.functional.cross_entropy(network(data), target))
 
 
 @case

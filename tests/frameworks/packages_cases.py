@@ -6,6 +6,7 @@ import time
 BEGAN = time.perf_counter()
 
 # pylint: disable=wrong-import-position,import-outside-toplevel
+import common
 from common import REPEATED, case, main, repeat_products
 
 repeat_products()
@@ -24,16 +25,7 @@ def random(*shape, seed=5, dtype=torch.float32):
 
 def trained(model, loss_of):
     """A step that trains a model and returns the loss."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-
-    def step():
-        optimizer.zero_grad()
-        loss = loss_of()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return common.trained(torch.optim.Adam(model.parameters(), lr=1e-3), loss_of)
 
 
 @case

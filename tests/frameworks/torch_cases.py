@@ -5,6 +5,7 @@ import time
 BEGAN = time.perf_counter()
 
 # pylint: disable=wrong-import-position,import-outside-toplevel
+import common
 from common import REPEATED, case, main, repeat_products
 
 repeat_products()
@@ -66,15 +67,7 @@ def model_of(kind, *arguments, dtype=torch.bfloat16):
 def trained(model, batch, loss_of):
     """A step that trains and returns the loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(model, batch)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return common.trained(optimizer, lambda: loss_of(model, batch))
 
 
 def tokens(batch, length):

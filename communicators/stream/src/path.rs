@@ -1,5 +1,5 @@
 //! Detects that the path of a TCP connection is lost while data is on its way, which silences
-//! the kernel's keepalive. Whoever waits for the socket looks from time to time.
+//! the kernel's keepalive. Threads that wait for the socket check it at the keepalive's interval.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -1,14 +1,15 @@
 //! A path that is lost while data is on its way. The kernel's keepalive does not notice it,
 //! because it probes only idle connections.
-#![allow(unsafe_code, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use std::io::{ErrorKind, Read as _};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use paragpu_communicator::{Error, Silence, Wait};
+use paragpu_communicator::conformance::drop_packets;
+use paragpu_communicator::{Connection, Error, Silence, Wait};
 use paragpu_communicator_stream::{Options, over};
 use rustix::net::sockopt;
 
@@ -32,29 +33,14 @@ fn pair() -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-/// Makes the kernel drop all packets for a socket before it acknowledges them.
-fn lose_path(socket: &TcpStream) {
-    let mut nothing = [libc::sock_filter {
-        code: 0x06, // BPF_RET | BPF_K
-        jt: 0,
-        jf: 0,
-        k: 0,
-    }];
-    let program = libc::sock_fprog {
-        len: 1,
-        filter: nothing.as_mut_ptr(),
-    };
-    // SAFETY: the kernel reads the program and its one instruction, which live longer.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const program).cast(),
-            libc::socklen_t::try_from(size_of_val(&program)).unwrap(),
-        )
-    };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+/// A connection that has sent a frame which its peer never gets, and the peer's end.
+fn sent_into_a_lost_path() -> (Connection, TcpStream) {
+    let (near, far) = pair();
+    let connection = over(OwnedFd::from(near), Options::default()).unwrap();
+    drop_packets(&far);
+    connection.sender.send(KIND, 1, None, &[b"lost"]).unwrap();
+    connection.sender.flush().unwrap();
+    (connection, far)
 }
 
 fn is_timeout(error: &Error) -> bool {
@@ -63,11 +49,7 @@ fn is_timeout(error: &Error) -> bool {
 
 #[test]
 fn a_thread_that_waits_for_an_answer_notices_it() {
-    let (near, far) = pair();
-    let mut connection = over(OwnedFd::from(near), Options::default()).unwrap();
-    lose_path(&far);
-    connection.sender.send(KIND, 1, None, &[b"lost"]).unwrap();
-    connection.sender.flush().unwrap();
+    let (mut connection, _far) = sent_into_a_lost_path();
     let error = connection.receiver.receive(Wait::Forever).unwrap_err();
     assert!(is_timeout(&error), "{error:?}");
 }
@@ -75,11 +57,7 @@ fn a_thread_that_waits_for_an_answer_notices_it() {
 /// Other threads end its waits all the time.
 #[test]
 fn a_thread_that_is_woken_notices_it() {
-    let (near, far) = pair();
-    let mut connection = over(OwnedFd::from(near), Options::default()).unwrap();
-    lose_path(&far);
-    connection.sender.send(KIND, 1, None, &[b"lost"]).unwrap();
-    connection.sender.flush().unwrap();
+    let (mut connection, _far) = sent_into_a_lost_path();
     let (waker, over) = (connection.receiver.waker(), AtomicBool::new(false));
     let error = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -103,12 +81,12 @@ fn a_thread_that_is_woken_notices_it() {
 fn a_thread_that_waits_for_room_notices_it() {
     let (near, far) = pair();
     let connection = over(OwnedFd::from(near), Options::default()).unwrap();
-    lose_path(&far);
+    drop_packets(&far);
     let mut sent = (0..FRAMES).map(|_| connection.sender.send(KIND, 0, None, &[&FRAME]));
     let error = sent.find_map(Result::err).unwrap();
     assert!(is_timeout(&error), "{error:?}");
-    // Whoever comes later gets the same reason: a host waits longer for a guest that is silent
-    // than for one that closed the connection.
+    // Later calls report the same reason: a host waits longer for a silent guest than for one
+    // that closed the connection.
     let error = connection.sender.flush().unwrap_err();
     assert!(is_timeout(&error), "{error:?}");
 }

@@ -7,6 +7,7 @@ mod death;
 mod files;
 mod flow;
 mod landing;
+mod lost_path_unsafe;
 mod malformed;
 mod waiting;
 
@@ -20,6 +21,7 @@ pub use death::*;
 pub use files::*;
 pub use flow::*;
 pub use landing::*;
+pub use lost_path_unsafe::drop_packets;
 pub use malformed::*;
 pub use waiting::*;
 

@@ -39,7 +39,7 @@ impl Clock {
     /// have separate floors: at another one, the owner starts anew.
     pub(super) fn change(&mut self, share: TimeShare, floor: f64) {
         let ahead = match share.priority == self.share.priority {
-            true => (self.time - floor) * f64::from(self.share.weight),
+            true => self.ahead(floor),
             false => 0.0,
         };
         self.time = floor + ahead / f64::from(share.weight);
@@ -64,11 +64,15 @@ impl Clock {
         self.time = self.time.max(floor - credit);
     }
 
+    /// GPU seconds by which the owner is ahead of `floor`.
+    fn ahead(&self, floor: f64) -> f64 {
+        (self.time - floor) * f64::from(self.share.weight)
+    }
+
     /// GPU seconds that the owner used beyond its share. Without memory of it, an owner would
     /// get rid of it by ending its sessions and starting new ones.
     pub(super) fn debt(&self, floor: f64) -> f64 {
-        let ahead = (self.time - floor) * f64::from(self.share.weight);
-        ahead.max(0.0).max(self.wait().as_secs_f64())
+        self.ahead(floor).max(0.0).max(self.wait().as_secs_f64())
     }
 
     pub(super) fn is_capped(&self) -> bool {

@@ -261,6 +261,14 @@ fn parts(
     programs.iter().map(|one| part(one, length)).collect()
 }
 
+/// Each part is the wanted one.
+fn assert_near(got: &[f64], wanted: &[f64], within: f64) {
+    assert_eq!(got.len(), wanted.len());
+    for (one, wanted) in got.iter().zip(wanted) {
+        assert!((one - wanted).abs() < within, "{got:?}, not {wanted}");
+    }
+}
+
 #[test]
 fn new_sessions_of_a_vm_do_not_starve_its_old_one() {
     let (mut shares, mut now) = (Shares::default(), Instant::now());
@@ -277,10 +285,7 @@ fn new_sessions_of_a_vm_do_not_starve_its_old_one() {
         Duration::from_secs(20),
     );
     let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
-    assert!(
-        got.iter().all(|got| (got - 1.0 / 3.0).abs() < 0.03),
-        "{got:?}"
-    );
+    assert_near(&got, &[1.0 / 3.0; 3], 0.03);
     // Nor one that was away meanwhile.
     (programs[0].turn, programs[0].over) = (None, None);
     shares.handle_request(1, TurnRequest::Over, now);
@@ -291,10 +296,7 @@ fn new_sessions_of_a_vm_do_not_starve_its_old_one() {
         Duration::from_secs(20),
     );
     let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
-    assert!(
-        got.iter().all(|got| (got - 1.0 / 3.0).abs() < 0.03),
-        "{got:?}"
-    );
+    assert_near(&got, &[1.0 / 3.0; 3], 0.03);
 }
 
 #[test]
@@ -313,19 +315,14 @@ fn a_new_owner_does_not_starve_others_of_its_priority() {
     );
     assert!(got[1] > 0.98, "{got:?}");
     let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
-    assert!(
-        (got[1] - 0.5).abs() < 0.05 && (got[2] - 0.5).abs() < 0.05,
-        "{got:?}"
-    );
+    assert_near(&got[1..], &[0.5; 2], 0.05);
     // Without its priority, an owner does not pay for the time that it had.
     for (vm, weight) in [("vm2", 100), ("vm3", 200)] {
         shares.give(Owner::Vm(vm.into()), share(weight));
     }
     shares.follow(&Host::default(), now);
     let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
-    for (got, wanted) in got.iter().zip([0.25, 0.25, 0.5]) {
-        assert!((got - wanted).abs() < 0.05, "{got} for {wanted}");
-    }
+    assert_near(&got, &[0.25, 0.25, 0.5], 0.05);
 }
 
 #[test]
@@ -344,19 +341,13 @@ fn the_wait_for_a_cap_gives_nobody_a_start() {
         Duration::from_secs(30),
     );
     let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(2));
-    assert!(
-        (got[1] - 0.5).abs() < 0.07 && (got[2] - 0.5).abs() < 0.07,
-        "{got:?}"
-    );
+    assert_near(&got[1..], &[0.5; 2], 0.07);
     // Nor the end of the cap: it gets CREDIT and its share.
     shares.give(Owner::Vm("vm1".into()), share(100));
     shares.follow(&Host::default(), now);
     programs[0].kernel = Duration::from_millis(1);
     let got = parts(&mut shares, &mut programs, &mut now, Duration::from_secs(3));
-    assert!(
-        got.iter().all(|got| (got - 1.0 / 3.0).abs() < 0.07),
-        "{got:?}"
-    );
+    assert_near(&got, &[1.0 / 3.0; 3], 0.07);
 }
 
 #[test]

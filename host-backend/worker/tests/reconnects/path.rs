@@ -1,11 +1,11 @@
 //! A TCP path between guest and host that can be lost. Neither end is told: all that arrives
 //! is dropped, and nothing is acknowledged.
-#![allow(unsafe_code)]
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex};
+
+use paragpu_communicator::conformance::drop_packets;
 
 use super::host::Host;
 
@@ -58,29 +58,4 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream) {
         }
     }
     let _ = to.shutdown(std::net::Shutdown::Both);
-}
-
-/// Makes the kernel drop all packets for a socket before it acknowledges them.
-fn drop_packets(socket: &TcpStream) {
-    let mut nothing = [libc::sock_filter {
-        code: 0x06, // BPF_RET | BPF_K
-        jt: 0,
-        jf: 0,
-        k: 0,
-    }];
-    let program = libc::sock_fprog {
-        len: 1,
-        filter: nothing.as_mut_ptr(),
-    };
-    // SAFETY: the kernel reads the program and its one instruction, which live longer.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const program).cast(),
-            libc::socklen_t::try_from(size_of_val(&program)).unwrap(),
-        )
-    };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
