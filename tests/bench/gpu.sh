@@ -9,7 +9,7 @@
 # moves: only that. felt: what programs feel of their moves. vm: every program in a VM over pci. bench: the whole benchmark.
 # quick: a short one. experiments: the published ones, repeated. lammps: LAMMPS's part
 # of them, after a comparison with native. vms: time against the number of sessions.
-# shares: weights and caps of GPU time, in a minute.
+# shares: weights and caps of GPU time, in two minutes.
 # pair: what takes two GPUs, in about five minutes: peer access, managed memory and its moves between
 # them, managed variables and pools, and every function that names a device, with the second one.
 # Needs nvcc, and out/prototypes.json (`make prototypes`).

@@ -127,11 +127,18 @@ def compared(suite, environment, options):
     both = [name for name in first if name in second and name in remote]
     natives, remotes = ({name: [run[name] for run in part] for name in both} for part in ((first, second), (remote,)))
     wrong = [name for name in both if differs(natives[name], remotes[name])]
-    for _ in range(REPEATS if wrong else 0):
-        for where, lines in ((native(), natives), (environment, remotes)):
-            again = shard(suite, {**where, **QUIET, **ORDERED}, 0, 1, time.monotonic() + options.seconds, wrong)
-            for name in wrong:
-                lines[name].append(again.get(name, {"error": "no result"}))
+    if wrong:
+        say(f"{suite}: {len(wrong)} cases differ and are repeated: {', '.join(wrong)}")
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            end = time.monotonic() + options.seconds
+            again = [
+                (lines, pool.submit(shard, suite, {**where, **QUIET, **ORDERED}, 0, 1, end, wrong))
+                for _ in range(REPEATS)
+                for where, lines in ((native(), natives), (environment, remotes))
+            ]
+            for lines, repeat in again:
+                for name in wrong:
+                    lines[name].append(repeat.result().get(name, {"error": "no result"}))
     wrong = {name: why for name in wrong if (why := differs(natives[name], remotes[name]))}
     counts = {
         "cases": len(both),

@@ -45,7 +45,7 @@ pub use cache_padded::CachePadded;
 pub use error::Error;
 pub use landing::Landing;
 pub use nowhere::Nowhere;
-pub use polling::{Adaptive, Backoff, Forecast, Polling, Spin, Waited, Waiter};
+pub use polling::{Adaptive, Backoff, Forecast, Polling, Spin, Waited, Waiter, processors};
 pub use readiness::poll_until;
 pub use retained::Retained;
 pub use streaming_unsafe::copy_past_caches;

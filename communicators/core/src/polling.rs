@@ -420,9 +420,15 @@ impl Spin {
     }
 }
 
+/// Number of processors that the process could use when this was first called; at least 1.
+/// That call reads files of the process's control group, in which a thread can be cancelled.
+pub fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
 fn several_processors() -> bool {
-    static SEVERAL: OnceLock<bool> = OnceLock::new();
-    *SEVERAL.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1))
+    processors() > 1
 }
 
 #[cfg(test)]

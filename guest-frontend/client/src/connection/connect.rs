@@ -174,6 +174,8 @@ pub(crate) fn connect_for_queries(config: &Guest, ordinal: u32) -> Result<Connec
 
 fn connect_for(config: &Guest, ordinal: u32, purpose: Purpose) -> Result<Connected, Error> {
     let _uncancelled = Uncancelled::begin();
+    // Before a thread polls that can be cancelled.
+    paragpu_communicator::processors();
     let attempt = Attempt {
         config,
         ordinal,

@@ -41,11 +41,10 @@ impl Drop for Uncancelled {
     }
 }
 
-/// Number of processors that the calling thread may use; at least 1.
+/// [`paragpu_communicator::processors`], in such a part.
 pub(crate) fn processors() -> usize {
-    // Reads files of the thread's control group.
     let _uncancelled = Uncancelled::begin();
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    paragpu_communicator::processors()
 }
 
 #[cfg(test)]
