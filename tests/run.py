@@ -193,7 +193,7 @@ def stages():
     yield Stage("vm", [os.path.join(HERE, "vm", "run.sh")], of_vm, after=first)
     yield Stage("hostile", [sys.executable, os.path.join(HERE, "hostile", "run.py"), "--output", HOSTILE], of_hostile)
     yield Stage("wire", [sys.executable, "-m", "unittest", "-v", "wire.test_wire"], of_unittest, environment=python)
-    yield Stage("tree", [sys.executable, "-m", "unittest", "-v", "tree.test_tree"], of_unittest, after=(), environment=python)
+    yield Stage("tree", [sys.executable, "-m", "unittest", "-v", "tree.test_tree", "tree.test_documents"], of_unittest, after=(), environment=python)
 
 
 class Running:
