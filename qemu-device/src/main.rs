@@ -8,7 +8,6 @@ use clap::{CommandFactory as _, Parser};
 use paragpu_protocol::chain;
 use paragpu_qemu_device::service;
 use paragpu_qemu_device::settings::{Arguments, Settings};
-use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     if std::env::args_os()
@@ -18,13 +17,14 @@ fn main() -> ExitCode {
         return manual();
     }
     let arguments = Arguments::parse();
-    let filter = EnvFilter::try_from_env("PARAGPU_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        // journalctl shows a line with colour codes as a blob.
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    let mut log = tracing_subscriber::fmt()
+        .with_max_level(arguments.log)
+        .with_writer(std::io::stderr);
+    // journalctl shows a line with colour codes as a blob. In a terminal NO_COLOR decides.
+    if !std::io::stderr().is_terminal() {
+        log = log.with_ansi(false);
+    }
+    log.init();
     match Settings::try_from(arguments).and_then(|settings| service::run(&settings)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use tracing::level_filters::LevelFilter;
 
 use crate::Error;
 use crate::layout::Layout;
@@ -49,6 +50,9 @@ pub struct Arguments {
     /// Access mode of the socket, octal.
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     pub socket_mode: u32,
+    /// Log level: off, error, warn, info, debug or trace.
+    #[arg(long, value_name = "LEVEL", env = "PARAGPU_LOG", default_value = "info", value_parser = parse_level)]
+    pub log: LevelFilter,
 }
 
 /// The protocol between hypervisor and device process.
@@ -123,6 +127,14 @@ fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "too large".to_owned())
 }
 
+fn parse_level(text: &str) -> Result<LevelFilter, String> {
+    // An empty text and numbers would be levels, too.
+    let level = text.parse().ok();
+    level
+        .filter(|_| text.starts_with(|first: char| first.is_ascii_alphabetic()))
+        .ok_or_else(|| "off, error, warn, info, debug or trace".to_owned())
+}
+
 fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
@@ -164,5 +176,7 @@ mod tests {
         assert!(with(&["one", "--channels", "0"]).contains("1 to 512"));
         assert!(with(&["one", "--channels", "500"]).contains("too small"));
         assert!(with(&["one", "--socket-mode", "999"]).contains("octal"));
+        assert!(with(&["one", "--log", "loud"]).contains("debug or trace"));
+        assert!(with(&["one", "--log", "3"]).contains("debug or trace"));
     }
 }

@@ -150,7 +150,7 @@ class Hook:
         self.log_path = os.path.join(self.folder.name, "log")
         self.directory = os.path.join(self.folder.name, "hooks")
         os.mkdir(self.directory)
-        environment = {**os.environ, "RUST_LOG": "info"}
+        environment = dict(os.environ)
         environment.pop("PARAGPU_CONFIG", None)
         if claim:
             environment["PARAGPU_CONFIG"] = claim

@@ -37,16 +37,17 @@ pub fn start(level: Level) -> Handle {
     let registry = registry.with(filter).with(Limit::of_daemon());
     match journal() {
         Some(journal) => registry.with(journal).init(),
-        None => registry
-            .with(
-                tracing_subscriber::fmt::layer()
-                    .fmt_fields(fields())
-                    .with_writer(std::io::stderr)
-                    .with_ansi(std::io::stderr().is_terminal())
-                    .with_target(false)
-                    .boxed(),
-            )
-            .init(),
+        None => {
+            let mut lines = tracing_subscriber::fmt::layer()
+                .fmt_fields(fields())
+                .with_writer(std::io::stderr)
+                .with_target(false);
+            // In a terminal NO_COLOR decides.
+            if !std::io::stderr().is_terminal() {
+                lines = lines.with_ansi(false);
+            }
+            registry.with(lines.boxed()).init();
+        }
     }
     handle
 }

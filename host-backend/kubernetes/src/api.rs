@@ -79,7 +79,15 @@ impl Api {
             options.ca.get_or_insert_with(|| account.join("ca.crt"));
             options.token.get_or_insert_with(|| account.join("token"));
         }
-        let secure = options.server.starts_with("https://");
+        let (scheme, host) = options.server.split_once("://").unwrap_or_default();
+        if !["https", "http"].contains(&scheme) || host.is_empty() {
+            let text = format!(
+                "{:?} is no API server's address: use https://HOST:PORT",
+                options.server
+            );
+            return Err(Error::Configuration(text));
+        }
+        let secure = scheme == "https";
         if secure != options.ca.is_some() {
             let advice = "use --ca with an https:// server, and only with one";
             return Err(Error::Configuration(advice.into()));
@@ -287,6 +295,10 @@ mod tests {
             ("https://server", false, false),
             ("http://server", true, false),
             ("http://server", false, true),
+            ("server", false, false),
+            ("server:6443", false, false),
+            ("https://", true, false),
+            ("tcp://server", false, false),
         ] {
             assert!(made(server, ca, token).is_err(), "{server} {ca} {token}");
         }

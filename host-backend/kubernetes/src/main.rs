@@ -1,6 +1,7 @@
 //! The driver's roles.
 #![forbid(unsafe_code)]
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,7 +15,7 @@ use paragpu_kubernetes::{Error, hook, host, vm};
 use paragpu_protocol::chain;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
 
 /// Serves shares of paragpu's GPUs to Pods: a driver of Kubernetes' dynamic
 /// resource allocation.
@@ -23,15 +24,19 @@ use tracing_subscriber::EnvFilter;
 struct Arguments {
     #[command(flatten)]
     server: Server,
+    /// Log level: off, error, warn, info, debug or trace
+    #[arg(long, global = true, value_name = "LEVEL", default_value = "info")]
+    log: LevelFilter,
     #[command(subcommand)]
     role: Role,
 }
 
 #[derive(Debug, Args)]
 struct Server {
-    /// The API server's address; if empty, that of the Pod's cluster
-    #[arg(long, global = true, default_value = "")]
-    server: String,
+    /// The API server's address, such as https://10.0.0.1:6443 [default: that of the
+    /// Pod's cluster]
+    #[arg(long, global = true, value_name = "URL")]
+    server: Option<String>,
     /// The certificates of the API server's authority (PEM)
     #[arg(long, global = true, value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -48,7 +53,11 @@ enum Role {
         #[arg(long, env = "NODE_NAME")]
         name: String,
         /// The directory for the leases' serial numbers
-        #[arg(long, default_value = "/var/lib/paragpu-kubernetes/leases")]
+        #[arg(
+            long,
+            value_name = "DIRECTORY",
+            default_value = "/var/lib/paragpu-kubernetes/leases"
+        )]
         state: PathBuf,
         /// Taint the GPUs, so that Kubernetes evicts the Pods that use them
         #[arg(long)]
@@ -61,28 +70,40 @@ enum Role {
         name: String,
         /// A directory for claims' files, at the same path for the container runtime and
         /// the plugin
-        #[arg(long, default_value = "/var/lib/paragpu-kubernetes/claims")]
+        #[arg(
+            long,
+            value_name = "DIRECTORY",
+            default_value = "/var/lib/paragpu-kubernetes/claims"
+        )]
         claims: PathBuf,
         /// The directory from which the container runtime reads CDI files
-        #[arg(long, default_value = "/var/run/cdi")]
+        #[arg(long, value_name = "DIRECTORY", default_value = "/var/run/cdi")]
         cdi: PathBuf,
         /// The guest's libraries on the node, to mount into containers and set as
         /// LD_LIBRARY_PATH. Without this option, images must contain them
         #[arg(long, value_name = "DIRECTORY")]
         libraries: Option<PathBuf>,
         /// The kubelet's directory
-        #[arg(long, default_value = "/var/lib/kubelet")]
+        #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/kubelet")]
         kubelet: PathBuf,
     },
     /// In the Pod of a KubeVirt VM: serves as a hook sidecar that connects the VM's vsock to this
     /// container's claim.
     Hook {
         /// The directory that KubeVirt shares between hook and VM
-        #[arg(long, default_value = "/var/run/kubevirt-hooks")]
+        #[arg(
+            long,
+            value_name = "DIRECTORY",
+            default_value = "/var/run/kubevirt-hooks"
+        )]
         directory: PathBuf,
         /// The same directory in the VM's container. KubeVirt names it by the hook's
         /// position in the VMI's annotation, such as hook-sidecar-1 for the second hook
-        #[arg(long, default_value = "/var/run/kubevirt-hooks/hook-sidecar-0")]
+        #[arg(
+            long,
+            value_name = "DIRECTORY",
+            default_value = "/var/run/kubevirt-hooks/hook-sidecar-0"
+        )]
         compute: PathBuf,
         /// The program vhost-device-vsock of rust-vmm, which serves the vsock
         #[arg(long, value_name = "PROGRAM", default_value = "vhost-device-vsock")]
@@ -94,12 +115,16 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
-    match run(Arguments::parse()) {
+    let arguments = Arguments::parse();
+    let mut log = tracing_subscriber::fmt()
+        .with_max_level(arguments.log)
+        .with_writer(std::io::stderr);
+    // A Pod's log has no colours. In a terminal NO_COLOR decides.
+    if !std::io::stderr().is_terminal() {
+        log = log.with_ansi(false);
+    }
+    log.init();
+    match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("paragpu-kubernetes: {}", chain(&error));
@@ -110,6 +135,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<(), Error> {
     let Server { server, ca, token } = arguments.server;
+    let server = server.unwrap_or_default();
     let api = || Api::new(api::Options { server, ca, token });
     match arguments.role {
         Role::Host { name, state, drain } => {
