@@ -496,7 +496,7 @@ class OneHost(Sessions):
         eventually(lambda: small.sessions() == [], "both went")
         self.assertEqual(len(two.sessions()), 2)
         code, _, errors = migrate(one, "--vm", "nobody", "--to", f"unix://{two.socket}")
-        self.one_sentence(errors, "nobody has no session")
+        self.one_sentence(errors, '"nobody" has no session')
         large.stdin.close()
         self.assertEqual(large.wait(30), 0)
 

@@ -115,7 +115,7 @@ impl Broker {
                 of_vm.retain(|session| !self.is_over(*session));
                 if of_vm.is_empty() {
                     return Err(format!(
-                        "{vm} has no session on this host: `paragpu list` names VMs as they are \
+                        "{vm:?} has no session on this host: `paragpu list` names VMs as they are \
                          known here"
                     ));
                 }
