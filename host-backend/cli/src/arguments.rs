@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::ArgValueCandidates as Candidates;
 use paragpu_config::Size;
 use paragpu_libvirt::VmName;
 
+use crate::completions::{self, Shell};
 use crate::control::Control;
 use crate::error::Error;
 use crate::pool::{LeaseOptions, PoolCommand, RebalanceOptions};
@@ -46,9 +47,10 @@ pub struct Run {
     #[command(flatten)]
     pub lease: LeaseOptions,
     /// The program.
+    #[arg(value_hint = ValueHint::AnyPath)]
     pub program: OsString,
     /// Its arguments.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_hint = ValueHint::AnyPath)]
     pub arguments: Vec<OsString>,
 }
 
@@ -115,10 +117,10 @@ pub struct Attach {
 #[derive(Debug, Args)]
 pub struct Share {
     /// The session's number in `paragpu list`.
-    #[arg(group = "whose")]
+    #[arg(group = "whose", add = Candidates::new(completions::sessions))]
     pub session: Option<u64>,
     /// All sessions of a VM, user or address together.
-    #[arg(long, value_name = "NAME", group = "whose")]
+    #[arg(long, value_name = "NAME", group = "whose", add = Candidates::new(completions::vms))]
     pub vm: Option<String>,
     /// Weight of the share of GPU time, 1 to 1000.
     #[arg(long, group = "what")]
@@ -178,7 +180,7 @@ pub enum Command {
     /// Lists the sessions of guests on this host.
     List {
         /// List only the sessions of this Slurm job's lease.
-        #[arg(long, value_name = "NUMBER")]
+        #[arg(long, value_name = "NUMBER", add = Candidates::new(completions::jobs))]
         job: Option<u64>,
         /// Output format.
         #[arg(short, long, default_value = "text")]
@@ -192,6 +194,7 @@ pub enum Command {
     /// Ends a session, even if a kernel hangs; its program gets a CUDA error.
     End {
         /// The session's number in `paragpu list`.
+        #[arg(add = Candidates::new(completions::sessions))]
         session: u64,
         /// Output format.
         #[arg(short, long, default_value = "text")]
@@ -247,6 +250,7 @@ pub enum Command {
     /// read it. Interrupting this command (Ctrl-C) does not cancel the checkpoint.
     Checkpoint {
         /// The session's number in `paragpu list`.
+        #[arg(add = Candidates::new(completions::sessions))]
         session: u64,
         /// Directory, created if missing. An earlier checkpoint is replaced.
         directory: PathBuf,
@@ -311,11 +315,12 @@ pub enum Command {
     /// network or certificate. The command runs until the domain shuts down or a
     /// signal ends it, and then ends the lease.
     #[command(after_help = "Examples:\n  \
-        paragpu attach web --pool slurm --memory 20GiB   a GPU of a pool, until it shuts down\n  \
-        paragpu attach web                    now, and whenever it starts\n  \
-        paragpu attach web --config           from its next start on\n  \
-        paragpu attach web --live             until it is shut down\n  \
-        paragpu attach web --print-xml        the element, for virsh edit or virt-manager")]
+        paragpu attach web              now, and whenever it starts\n  \
+        paragpu attach web --config     from its next start on\n  \
+        paragpu attach web --live       until it shuts down\n  \
+        paragpu attach web --print-xml  the element, for virsh edit or virt-manager\n\n\
+        A GPU of a pool, until it shuts down:\n  \
+        paragpu attach web --pool slurm --memory 20GiB")]
     Attach(Attach),
     /// Removes the device from a libvirt domain.
     ///
@@ -403,6 +408,10 @@ pub enum Command {
         command: ConfigCommand,
     },
     /// Prints a completion script: `source <(paragpu completions bash)`.
+    ///
+    /// The script also completes sessions, VMs and GPUs of this host, if its user may use
+    /// the daemon's control socket. It runs `paragpu`, which must be found in PATH and be
+    /// of the same release.
     Completions {
         /// The shell.
         shell: Shell,
@@ -418,14 +427,14 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 pub struct Migrate {
     /// Move this session, by its number in `paragpu list`.
-    #[arg(long, value_name = "ID", group = "which")]
+    #[arg(long, value_name = "ID", group = "which", add = Candidates::new(completions::sessions))]
     pub session: Option<u64>,
     /// Move all sessions of this VM: all arrive, or all stay.
-    #[arg(long, value_name = "NAME", group = "which")]
+    #[arg(long, value_name = "NAME", group = "which", add = Candidates::new(completions::vms))]
     pub vm: Option<String>,
     /// Move all sessions on this GPU, each independently; the GPU's number in
     /// `paragpu status`.
-    #[arg(long, value_name = "N", group = "which")]
+    #[arg(long, value_name = "N", group = "which", add = Candidates::new(completions::gpus))]
     pub gpu: Option<u32>,
     /// The destination's daemon: `unix:///PATH`, its socket for guests, or
     /// `tcp://HOST:PORT`, its migration.listen [default: this host's daemon].
@@ -433,7 +442,7 @@ pub struct Migrate {
     pub to: Option<String>,
     /// The GPU at the destination [default: the ordinal that the program uses,
     /// else the GPU with the fewest sessions].
-    #[arg(long, value_name = "N", group = "where")]
+    #[arg(long, value_name = "N", group = "where", add = Candidates::new(completions::gpus))]
     pub to_gpu: Option<u32>,
     /// The communicator between guest and session afterwards: unix, tcp, vsock, shm
     /// or pci. Without --to and --to-gpu nothing else changes. [default: as before,
@@ -463,15 +472,15 @@ pub struct Certificate {
     #[arg(required_unless_present = "vm", value_name = "NAME")]
     pub names: Vec<String>,
     /// The name of a VM: letters, digits and . _ - ~
-    #[arg(long, conflicts_with = "names")]
+    #[arg(long, value_name = "NAME", conflicts_with = "names")]
     pub vm: Option<String>,
     /// Device memory of all sessions of the VM together, such as 8GiB [default:
     /// as much as the host allows].
     // clap requires no --vm where a NAME excludes it.
-    #[arg(long, requires = "vm", conflicts_with = "names", value_parser = paragpu_config::parse::<Size>)]
+    #[arg(long, value_name = "SIZE", requires = "vm", conflicts_with = "names", value_parser = paragpu_config::parse::<Size>)]
     pub memory: Option<Size>,
     /// Concurrent sessions of the VM [default: as many as the host allows].
-    #[arg(long, requires = "vm", conflicts_with = "names", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "COUNT", requires = "vm", conflicts_with = "names", value_parser = clap::value_parser!(u32).range(1..))]
     pub sessions: Option<u32>,
     /// Validity, such as 30m, 12h or 825d. A VM's sessions end when its certificate
     /// expires, unless the VM presents a newer one before.

@@ -34,7 +34,7 @@ impl Control {
             Err(source) if source.kind() == std::io::ErrorKind::WouldBlock => {
                 Err(Error::Silent { path })
             }
-            Err(source) => Err(Error::NoDaemon { path, source }),
+            Err(reason) => Err(Error::NoDaemon { path, reason }),
         }
     }
 

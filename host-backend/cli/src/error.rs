@@ -14,9 +14,9 @@ pub enum Error {
     Config(#[from] paragpu_config::Error),
     /// Nobody answers at the control socket.
     #[error(
-        "no paragpud answers at {}; {}",
+        "no paragpud answers at {}: {reason}; {}",
         path.display(),
-        match source.kind() {
+        match reason.kind() {
             std::io::ErrorKind::PermissionDenied =>
                 "only members of its group may use it (ls -l), which is paragpu in the Debian packages: usermod -aG paragpu USER",
             _ => "is it running (systemctl status paragpud)?",
@@ -26,8 +26,7 @@ pub enum Error {
         /// The socket.
         path: PathBuf,
         /// The operating system's error.
-        #[source]
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The daemon accepts no connection or answers no request.
     #[error(

@@ -22,6 +22,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
+use clap_complete::CompleteEnv;
 use paragpu_control::admin::Response;
 use paragpu_control::terminal::plain;
 
@@ -29,6 +30,10 @@ use crate::arguments::{Arguments, Attach, Command, Output, Run, Top};
 use crate::error::Error;
 
 fn main() -> ExitCode {
+    // Exits if a shell requests a completion.
+    CompleteEnv::with_factory(Arguments::command)
+        .var(completions::VARIABLE)
+        .complete();
     let (outcome, output) = match parse() {
         Ok((arguments, output)) => (run(&arguments), output),
         Err(answer) => (show(&answer), Output::Text),

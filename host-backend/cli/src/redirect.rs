@@ -302,12 +302,10 @@ fn text(report: &Report) -> String {
             true => "; `paragpu run PROGRAM` adds paragpu's libraries to LD_LIBRARY_PATH",
             false => "",
         };
-        let _ = writeln!(
-            text,
-            "{}: CANNOT START here: {}{advice}",
-            object.display(),
-            plain(reason)
-        );
+        // The loader names the object first, too.
+        let object = format!("{}: ", object.display());
+        let reason = plain(reason.strip_prefix(&object).unwrap_or(reason));
+        let _ = writeln!(text, "{object}CANNOT START here: {reason}{advice}");
     }
     if report.runtimes.is_empty() {
         let count = report.objects;

@@ -73,7 +73,11 @@ impl Client {
         self.ask_within(request, PATIENCE)
     }
 
-    fn ask_within(&self, request: &Request, limit: Duration) -> Result<Response, FrameError> {
+    /// [`Self::ask`] with another limit than [`PATIENCE`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ask_within(&self, request: &Request, limit: Duration) -> Result<Response, FrameError> {
         let asked = self.stream.set_read_timeout(Some(limit));
         let answer = asked
             .map_err(FrameError::from)
