@@ -8,6 +8,7 @@
 # Prints the path of the module. Needs: mmdebstrap, root; ends with 77 for
 # other users.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 if [ "$(id -u)" -ne 0 ]; then
 	echo "build-against-trixie.sh: only root can build in a root of Debian 13" >&2

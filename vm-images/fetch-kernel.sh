@@ -12,6 +12,7 @@
 # brings the newest.
 # Needs: apt kmod, and pahole for what the kernel's build does.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 # Where Debian keeps depmod, which users who are not root lack.
 PATH=$PATH:/usr/sbin:/sbin
 

@@ -14,6 +14,7 @@
 # Shared libraries that programs and libraries need come from this machine.
 # Needs: busybox-static cpio kmod xz-utils.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 # Where Debian keeps depmod and ldconfig, which users who are not root lack.
 PATH=$PATH:/usr/sbin:/sbin
 

@@ -11,6 +11,7 @@
 #   --file SRC=DEST     one more file or folder; may be repeated
 # The same files give the same disk. Needs: mtools dosfstools dpkg-dev.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 here=$(cd "$(dirname "$0")" && pwd)
 

@@ -26,6 +26,7 @@
 # Exit status: that of the commands; 124 when they took too long; 125 when the
 # VM did not boot, or went down before they ended.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 qemu=${PARAGPU_QEMU:-qemu-system-x86_64}
 # A boot takes 2 to 4 seconds on a quiet machine, even with TCG.

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Tests and benchmarks on this machine's NVIDIA GPU, with programs that were built or copied
-# here and without a network:
+# here and without a network.
 #
-#   tests/bench/gpu.sh [test|moves|felt|vm|bench|quick|experiments|lammps|vms|shares|pair|all] [FOLDER]
-#   tests/bench/gpu.sh vm-frameworks [FOLDER [ARGUMENT...]]
+# usage: gpu.sh [test|moves|felt|vm|bench|quick|experiments|lammps|vms|shares|pair|all] [FOLDER]
+#        gpu.sh vm-frameworks [FOLDER [ARGUMENT...]]
 #
 # test: every program, compared with native, and moved in the middle of a run.
 # moves: only that. felt: what programs feel of their moves. vm: every program in a VM over pci. bench: the whole benchmark.
@@ -18,12 +18,17 @@
 # all (default): test, then quick. Results go to FOLDER (default: out). Without a GPU
 # it says so and ends with 0.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 cd "$(dirname "$0")/../.."
 what=all
 case ${1:-} in
 test | moves | felt | vm | vm-frameworks | bench | quick | experiments | lammps | vms | shares | pair | all)
     what=$1
     shift
+    ;;
+'' | */* | out) ;;
+*)
+    [ -d "$1" ] || { echo "gpu.sh: $1 is neither a test nor a folder: see gpu.sh --help" >&2 && exit 1; }
     ;;
 esac
 folder=${1:-out}

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Collects the stripped programs of the GPU tests and benchmarks in one folder, so that
-# a machine with a GPU but without compilers or network can run them:
+# a machine with a GPU but without compilers or network can run them.
 #
-#   tests/bench/kit.sh [--vm] [FOLDER]      default: out/gpu-kit
+# usage: kit.sh [--vm] [FOLDER]   (default: out/gpu-kit)
 #
 # --vm adds vm.tar.xz: a QEMU with the libraries and firmware that it needs, a
 # kernel and an initramfs, for `gpu.sh vm` and `gpu.sh vm-frameworks`. The kernel
@@ -11,6 +11,7 @@
 #
 # Copy the repository with that folder to the machine; gpu.sh there finds it.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 cd "$(dirname "$0")/../.."
 vm=false
 if [ "${1:-}" = --vm ]; then
@@ -18,8 +19,14 @@ if [ "${1:-}" = --vm ]; then
     shift
 fi
 kit=${1:-out/gpu-kit}
+case $kit in -*) echo "kit.sh: there is no option $kit: see kit.sh --help" >&2 && exit 1 ;; esac
 release=target/release
 
+# An earlier kit is replaced, and no other folder.
+if [ -e "$kit" ] && [ ! -d "$kit/native" ] && ! rmdir "$kit" 2>/dev/null; then
+    echo "kit.sh: $kit is not empty, and no kit" >&2
+    exit 1
+fi
 rm -rf "$kit"
 mkdir -p "$kit/bin" "$kit/lib" "$kit/programs" "$kit/native"
 for name in paragpud paragpu-worker paragpu paragpu-bench paragpu-qemu-device; do

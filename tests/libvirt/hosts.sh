@@ -5,6 +5,7 @@
 #
 # usage: hosts.sh one|two
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 # shellcheck source-path=SCRIPTDIR source=checks.sh
 . /packages/checks.sh

@@ -7,6 +7,7 @@
 # usage: run.sh [one-host|two-hosts]   only this (default: both)
 # Logs are left in out/libvirt.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)

@@ -5,6 +5,7 @@
 # usage: fetch-nvidia-smi.sh [CACHE]   CACHE: folder for it (default: .cache)
 # Needs: curl, dpkg-deb, xz.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${1:-$here/../../.cache}/nvidia-smi

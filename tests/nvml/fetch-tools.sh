@@ -6,6 +6,7 @@
 # usage: fetch-tools.sh [CACHE]   CACHE: folder for them (default: .cache)
 # Needs: curl, dpkg-deb, xz, python3 with pip.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${1:-$here/../../.cache}/nvml-tools

@@ -4,6 +4,7 @@
 #
 # usage: run.sh [RELEASE]...   (default: bookworm trixie)
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)

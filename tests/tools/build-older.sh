@@ -4,6 +4,7 @@
 #
 # usage: build-older.sh REVISION FOLDER
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 folder=$2
 revision=$(git rev-parse --verify --quiet "$1^{commit}") || {

@@ -7,6 +7,7 @@
 # Prints the path of a program that runs it.
 # Needs: mmdebstrap, root.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${1:-$here/../../.cache}

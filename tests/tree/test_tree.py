@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import tempfile
 import tomllib
 import unittest
 
@@ -225,6 +226,17 @@ class Tree(unittest.TestCase):
             self.assertTrue(examples, folder)
             for path in examples:
                 self.assertIn(read(path), read(guide), path)
+
+    def test_scripts_print_their_usage(self):
+        """`--help` of a script is its first comment, and does nothing else."""
+        scripts = [path for path in tracked("*.sh") if re.search(r"^# usage: ", read(path), re.M)]
+        self.assertGreater(len(scripts), 15, "scripts were not found")
+        for path in scripts:
+            with self.subTest(script=path), tempfile.TemporaryDirectory() as empty:
+                command = ["bash", os.path.join(ROOT, path), "--help"]
+                done = subprocess.run(command, cwd=empty, capture_output=True, text=True, timeout=60, check=False)
+                self.assertEqual((done.returncode, done.stderr, os.listdir(empty)), (0, "", []))
+                self.assertRegex(done.stdout, rf"(?m)^usage: {os.path.basename(path)}")
 
     def test_comments_hold_no_code_to_compile(self):
         """No documentation test is ever run: rustdoc needs a minute to find that there is none."""

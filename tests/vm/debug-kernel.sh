@@ -11,6 +11,7 @@
 # newest source.
 # Needs: apt, and flex bison bc libelf-dev beside a compiler.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 here=$(cd "$(dirname "$0")" && pwd)
 config=$here/debug-kernel.config

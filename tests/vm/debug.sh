@@ -10,6 +10,7 @@
 # seconds a VM may take (default: 5400). vfio-user fetches a QEMU that has it.
 # A report of the kernel at any time, also while it goes down, is a failure.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 here=$(cd "$(dirname "$0")" && pwd)
 top=$here/../..

@@ -12,6 +12,7 @@
 # of its modules the VM's devices need.
 # FILES='SRC=DEST ...' adds to the VM's files, MEMORY=SIZE is the VM's memory.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 top=$(cd "$(dirname "$0")/../.." && pwd)
 out=${1:-$top/out/vm-test}

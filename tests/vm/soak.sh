@@ -6,6 +6,7 @@
 #
 # usage: soak.sh [CYCLES [ROUNDS]]   (default: 1000 25)
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 here=$(cd "$(dirname "$0")" && pwd)
 commands=$(mktemp)

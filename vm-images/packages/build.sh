@@ -8,6 +8,7 @@
 # The same programs give the same packages, byte for byte.
 # Needs: build-essential debhelper dh-dkms.
 set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;; esac
 
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
