@@ -3,7 +3,7 @@
 //! when its host is lost.
 
 use std::collections::BTreeMap;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -257,6 +257,9 @@ impl<'a> Holder<'a> {
         let mut agent = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // A terminal's Ctrl-C is not for the agent: the lease must last until the holder,
+            // or the program in its handler, has ended.
+            .process_group(0)
             .spawn()
             .map_err(|source| Error::Run {
                 program: command.get_program().to_string_lossy().into_owned(),
