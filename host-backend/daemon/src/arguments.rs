@@ -11,9 +11,9 @@ use paragpu_config::host::Host;
 ///
 /// Reads /etc/paragpu/host.toml, /etc/paragpu/host.d/*.toml and the variables
 /// PARAGPU_HOST_*; options override them. SIGTERM ends all sessions and the
-/// daemon; SIGHUP rereads the configuration and applies limits, placement, pool,
-/// confinement, sockets of VMs, certificates and log level. The log names changed
-/// keys that need a restart.
+/// daemon; SIGHUP rereads the configuration and applies limits, shares, placement,
+/// pool, confinement, windows, image caches, sockets of VMs, certificates and log
+/// level. The log names changed keys that need a restart.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "paragpud", version)]
 pub struct Arguments {
