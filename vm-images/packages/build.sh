@@ -63,8 +63,10 @@ cp -r "$top/host-backend/pool/examples" \
 	"$top"/docs/{pool.md,network.md,tenancy.md,grafana.json,grafana.svg} "$staged/pool"
 
 # The guides that messages and manual pages of both sides name.
-mkdir "$staged/docs"
+mkdir -p "$staged/docs/results"
 cp "$top"/docs/*.md "$staged/docs"
+# The figures that they name.
+cp "$top"/docs/results/*.md "$staged/docs/results"
 
 # The module's sources as DKMS expects them, with the packages' version.
 number=$(dpkg-parsechangelog -l "$source/debian/changelog" -S Version)
