@@ -24,6 +24,7 @@ unpack() {
 	python3 -m pip download --quiet --disable-pip-version-check --no-deps \
 		--only-binary=:all: --platform manylinux2014_x86_64 \
 		--platform manylinux1_x86_64 --platform manylinux_2_27_x86_64 \
+		--platform manylinux_2_34_x86_64 \
 		--python-version 3.11 --require-hashes \
 		--dest "$work" --requirement "$work/pin"
 	mkdir "$work/tree"

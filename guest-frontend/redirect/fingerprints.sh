@@ -3,8 +3,8 @@
 #
 #   guest-frontend/redirect/fingerprints.sh CACHE
 #
-# Fetches the wheels that runtimes.pins and carriers.pins name into CACHE (50 and
-# about 600 MB, fetch.sh). A new release gets a line in runtimes.pins. Its wheels of 12.0
+# Fetches the wheels that runtimes.pins and carriers.pins name into CACHE (50 MB
+# and 1.3 GB, fetch.sh). A new release gets a line in runtimes.pins. Its wheels of 12.0
 # to 12.8 have no static runtime, and are for tests.
 set -eu
 

@@ -342,7 +342,40 @@ mod tests {
             let last = build.written().last().expect("relocated bytes");
             assert!(last.0 + last.1 <= build.size);
         }
-        assert!(builds >= 15, "{builds} builds");
+        assert!(builds >= 18, "{builds} builds");
+        for minor in [0, 1, 2, 3, 4, 5, 6, 8, 9] {
+            let release = format!("12.{minor}");
+            let mut builds = facts.builds();
+            assert!(
+                builds.any(|build| build.releases.starts_with(&release)),
+                "{release}"
+            );
+        }
+    }
+
+    /// Where the runtime's thread-local data begins depends on the thread-local data of what
+    /// it is linked into. Three instructions hold that offset, in 12.4 according to the
+    /// relocations of its archive.
+    #[test]
+    fn offsets_of_thread_local_data_are_the_linkers() {
+        let facts = Facts::parse(TEXT).expect("sound");
+        let fields = [
+            ("12.1.105", 0x29ff7),
+            ("12.4", 0x2b39f),
+            ("12.5", 0x2b47f),
+            ("12.6", 0x2b63f),
+        ];
+        for (release, first) in fields {
+            let build = facts.builds().find(|build| build.releases == release);
+            let written: Vec<_> = build.expect(release).written().collect();
+            for field in [first, first + 10, first + 33] {
+                let is_within = |&(start, length): &(u32, u32)| {
+                    (start..start + length).contains(&field)
+                        && (start..start + length).contains(&(field + 3))
+                };
+                assert!(written.iter().any(is_within), "{release}: {field:x}");
+            }
+        }
     }
 
     proptest! {

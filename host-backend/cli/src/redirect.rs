@@ -228,7 +228,7 @@ fn inside(object: &Path, facts: &Facts<'_>) -> Vec<Carried> {
             let detail = format!("an unknown build, much like {alike}");
             vec![carried("static", "", None, &detail)]
         }
-        // Releases without a fingerprint, such as 12.0 and 12.5.
+        // Releases without a fingerprint, such as those before 12.
         (None, None) if !is_cufile(object) && image.raw().is_marked() => {
             vec![carried(
                 "static",
