@@ -5,8 +5,8 @@ usage: test_gpu_frameworks.py [--rounds N] [--turns N] [--seconds N] [--output F
        test_gpu_frameworks.py --restore CASE [--steps N]
 
 Runs the cases of torch_cases.py, jax_cases.py, cupy_cases.py, onnx_cases.py, vllm_cases.py,
-packages_cases.py, jax_packages_cases.py, compilers_cases.py, libraries_cases.py and, where there are two GPUs, pairs_cases.py, one process for each
-file: natively twice, and with the guest's libraries over a daemon of its own. A name is
+packages_cases.py, jax_packages_cases.py, compilers_cases.py, carriers_cases.py, libraries_cases.py and, where there are two GPUs, pairs_cases.py, one
+process for each file: natively twice, and with the guest's libraries over a daemon of its own. A name is
 FILE or FILE:CASE. A case passes if its results are native's bit for bit, or if native
 does not repeat itself.
 
@@ -47,6 +47,7 @@ FILES = {
     "packages": "torch",
     "jax_packages": "jax",
     "compilers": "numpy",
+    "carriers": "numpy",
     "libraries": "torch",
     "pairs": "torch",
 }
