@@ -196,8 +196,9 @@ fn inside(object: &Path, facts: &Facts<'_>) -> Vec<Carried> {
         Some(Shared::Ours) => return Vec::new(),
         Some(Shared::Nvidias(interface)) => {
             let detail = match interface {
-                Some(_) => "NVIDIA's shared library, by its exports",
-                None => "NVIDIA's shared library, of a version that is not served",
+                // NVIDIA's library, or one that calls it, such as TensorFlow's.
+                Some(_) => "by its exports",
+                None => "by its exports, older than CUDA 12",
             };
             return vec![carried("shared", "", interface, detail)];
         }
@@ -223,7 +224,13 @@ fn inside(object: &Path, facts: &Facts<'_>) -> Vec<Carried> {
     }
     let named = Table::of_file(image.raw()).and_then(|table| table.runtime(&image, facts));
     match (named, alike) {
-        (Some(named), _) => vec![carried("static", "", named.interface, "by its symbols")],
+        (Some(named), _) => {
+            let detail = match named.interface {
+                Some(_) => "by its symbols",
+                None => "by its symbols, older than CUDA 12",
+            };
+            vec![carried("static", "", named.interface, detail)]
+        }
         (None, Some(alike)) => {
             let detail = format!("an unknown build, much like {alike}");
             vec![carried("static", "", None, &detail)]
