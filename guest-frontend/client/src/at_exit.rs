@@ -24,12 +24,11 @@ pub(crate) fn keep(session: Arc<dyn Ending>) {
 }
 
 fn say_goodbye() {
-    // Take the list first: closing wakes threads that may get here themselves.
-    let sessions = std::mem::take(&mut *KEPT.lock());
+    // A copy of the list: closing wakes threads that may get here themselves. The list stays,
+    // because threads may still be inside a call of a session.
+    let sessions = KEPT.lock().clone();
     for session in &sessions {
         session.end();
     }
     statistics::write_at_end();
-    // Threads may still be inside a call, so the sessions are not freed.
-    std::mem::forget(sessions);
 }

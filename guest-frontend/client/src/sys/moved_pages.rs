@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use paragpu_communicator::Window;
+use paragpu_communicator::{Window, copy_past_caches};
 
 use super::memory::PAGE;
 use super::userfault::{Userfault, Watch};
@@ -78,11 +78,7 @@ impl SecondMapping {
         // write to memory of the program: it could be write-protected, and this thread
         // would wait for itself.
         unsafe {
-            ptr::copy_nonoverlapping(
-                target.as_ptr().cast::<u8>(),
-                self.mapped.as_ptr().cast::<u8>(),
-                self.length,
-            );
+            copy_pages(target, self.mapped, self.length);
             take_place(self.mapped, target, self.length);
         }
         // Adding to the registry may allocate, and a blocked writer may hold the allocator's lock.
@@ -144,11 +140,7 @@ impl MovedPages {
         };
         // SAFETY: as in `replace`.
         unsafe {
-            ptr::copy_nonoverlapping(
-                self.address.as_ptr().cast::<u8>(),
-                private.as_ptr().cast::<u8>(),
-                self.length,
-            );
+            copy_pages(self.address, private, self.length);
             take_place(private, self.address, self.length);
         }
         registry.remove(self);
@@ -164,6 +156,16 @@ fn private_pages(length: usize) -> Option<NonNull<c_void>> {
     (private != libc::MAP_FAILED)
         .then(|| NonNull::new(private))
         .flatten()
+}
+
+/// Copies whole pages, of which the program may have allocated only a part. So it calls no
+/// memcpy(3), whose arguments the address sanitizer of a program checks.
+///
+/// # Safety
+/// As for [`ptr::copy_nonoverlapping`].
+unsafe fn copy_pages(from: NonNull<c_void>, to: NonNull<c_void>, length: usize) {
+    // SAFETY: the caller upholds it.
+    unsafe { copy_past_caches(from.as_ptr().cast(), to.as_ptr().cast(), length) };
 }
 
 /// Moves a mapping over another one, atomically for all threads.
@@ -374,13 +376,7 @@ pub(super) extern "C" fn before_fork() {
         let copy = is_there.then(|| private_pages(*length)).flatten();
         if let Some(copy) = copy {
             // SAFETY: both are mapped and have the same length.
-            unsafe {
-                ptr::copy_nonoverlapping(
-                    address.as_ptr().cast::<u8>(),
-                    copy.as_ptr().cast::<u8>(),
-                    *length,
-                );
-            }
+            unsafe { copy_pages(*address, copy, *length) };
         }
         copies.push(copy);
     }

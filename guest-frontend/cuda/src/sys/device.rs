@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 static OPENING: Mutex<()> = Mutex::new(());
 static CONFIG: OnceLock<Guest> = OnceLock::new();
-static SESSIONS: [OnceLock<&'static Session>; MAX_DEVICES as usize] =
+static SESSIONS: [OnceLock<Arc<Session>>; MAX_DEVICES as usize] =
     [const { OnceLock::new() }; MAX_DEVICES as usize];
 static ATTEMPTS: Attempts = Attempts {
     timeout: Mutex::new(None),
@@ -137,14 +137,14 @@ pub fn session(ordinal: u32) -> Result<&'static Session> {
         return Ok(session);
     }
     let opened = ATTEMPTS.make(|| Session::open(config()?, ordinal))?;
-    // Sessions live until the process exits.
-    let session: &Session = Box::leak(Box::new(opened));
-    Ok(peers::join(session, || *slot.get_or_init(|| session)))
+    // It lives until the process exits.
+    let publish = || slot.get_or_init(|| Arc::clone(&opened));
+    Ok(peers::join(&opened, publish))
 }
 
 /// The session of a device, if it was ever used.
 pub fn session_if_open(ordinal: u32) -> Option<&'static Session> {
-    SESSIONS.get(ordinal as usize)?.get().copied()
+    SESSIONS.get(ordinal as usize)?.get().map(Arc::as_ref)
 }
 
 /// The guest's ordinals of the devices that the program sees, in the order of
