@@ -261,6 +261,11 @@ soak-hostile: build $(VENV)/.complete ## attackers beside honest tenants for an 
 fuzz: ## every decoder for FUZZ_SECONDS (600) each, two at a time
 	tests/fuzz/run.sh
 
+.PHONY: test-sanitized
+test-sanitized: ## the tests of rings, client, worker and software GPU under the address and the thread sanitizer; of CRATES="worker …" the unit tests only
+	tests/sanitized/run.sh address $(CRATES)
+	tests/sanitized/run.sh thread $(CRATES)
+
 .PHONY: libraries test-libraries
 libraries: cuda
 	@tests/toolchain/fetch-wheels.sh tests/libraries/libraries.txt .cache/libraries "NVIDIA's libraries (1.5 GB)"

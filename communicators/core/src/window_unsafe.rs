@@ -234,20 +234,16 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn window(length: usize) -> Window {
-        let bytes = Box::leak(vec![0_u8; length].into_boxed_slice());
-        let progress = Box::leak(Box::new(AtomicU64::new(0)));
-        // SAFETY: both are leaked, and used nowhere else.
-        unsafe {
-            Window::from_raw(
-                NonNull::new(bytes.as_mut_ptr()).unwrap(),
-                length,
-                NonNull::from(progress),
-                Box::new(()),
-            )
-        }
+        let mut bytes = vec![0_u8; length];
+        let progress = Arc::new(AtomicU64::new(0));
+        let (base, done) = (NonNull::new(bytes.as_mut_ptr()), NonNull::from(&*progress));
+        // SAFETY: the owner keeps both, which are used nowhere else.
+        unsafe { Window::from_raw(base.unwrap(), length, done, Box::new((bytes, progress))) }
     }
 
     #[test]
@@ -278,9 +274,9 @@ mod tests {
     #[test]
     fn what_is_kept_in_time_is_there() {
         let marked = || {
-            let mark = &*Box::leak(Box::new(AtomicU32::new(1)));
-            // SAFETY: the mark is leaked.
-            let window = unsafe { window(1).with_mark(NonNull::from(mark)) };
+            let mark = Arc::new(AtomicU32::new(1));
+            // SAFETY: the caller drops the mark after the window.
+            let window = unsafe { window(1).with_mark(NonNull::from(&*mark)) };
             (mark, window.with_keeper(Box::new(|| Ok(()))))
         };
         let (mark, window) = marked();

@@ -9,17 +9,16 @@ use std::time::{Duration, Instant};
 use paragpu_communicator::{Connection, Error, Wait};
 use paragpu_communicator_ring::shm::{self, GuestEnds, Options};
 use paragpu_communicator_stream::handshake::{receive_with_fds, send_with_fds};
+use paragpu_protocol::layout::WINDOW_BASE;
 
 const SOCKET: &str = "PARAGPU_TEST_SOCKET";
-/// A window address that only this test uses, far from the system's mappings.
-const WINDOW: u64 = 0x4000_0000_0000;
 const REGION: u64 = 32 << 20;
 const ECHOES: u64 = 2000;
 
 /// Only one test at a time can use the address.
 fn options(role: &str) -> Options {
     Options {
-        window_address: (role == "echoing_guest").then_some(WINDOW),
+        window_address: (role == "echoing_guest").then_some(WINDOW_BASE),
         ..Options::default()
     }
 }
@@ -59,7 +58,7 @@ fn guest(role: &str) -> Connection {
 fn echoing_guest() {
     let mut guest = guest("echoing_guest");
     let window = guest.window.clone().unwrap();
-    assert_eq!(window.address(), WINDOW);
+    assert_eq!(window.address(), WINDOW_BASE);
     loop {
         match guest.receiver.receive(Wait::Until(soon().unwrap())) {
             Ok(Some(frame)) => {
@@ -85,7 +84,7 @@ fn two_processes_talk() {
     let folder = tempfile::tempdir().unwrap();
     let (mut child, mut host) = start(folder.path(), "echoing_guest");
     let window = host.window.clone().unwrap();
-    assert_eq!(window.address(), WINDOW);
+    assert_eq!(window.address(), WINDOW_BASE);
     window.copy_in(4096, &vec![0xab; 1 << 20]).unwrap();
     for round in 1..=ECHOES {
         let payload = vec![round as u8; (round as usize * 131) % 200_000];

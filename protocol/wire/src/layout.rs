@@ -5,14 +5,14 @@
 //! Linux places programs and libraries far above.
 
 /// Bytes between the regions of two devices of one guest process: 1 TiB.
-pub const DEVICE_STRIDE: u64 = 0x100_0000_0000;
+pub const DEVICE_STRIDE: u64 = PLACES.stride;
 /// First address of device 0's memory arena.
-pub const ARENA_BASE: u64 = 0x1000_0000_0000;
+pub const ARENA_BASE: u64 = PLACES.arena;
 /// First address of device 0's shadow region: guest host memory that has no
 /// place in a window and of which the worker holds a copy.
-pub const SHADOW_BASE: u64 = 0x3000_0000_0000;
+pub const SHADOW_BASE: u64 = PLACES.shadow;
 /// First address of device 0's window.
-pub const WINDOW_BASE: u64 = 0x4000_0000_0000;
+pub const WINDOW_BASE: u64 = PLACES.window;
 /// End of the range in which NVIDIA's driver reserves what it has for itself on
 /// the host, modules' variables among it: 8 TiB from there down.
 pub const DRIVER_END: u64 = 0x6800_0000_0000;
@@ -21,6 +21,38 @@ pub const DRIVER_END: u64 = 0x6800_0000_0000;
 pub const MAX_DEVICES: u32 = 16;
 /// Unit of [`crate::table::MemMap`]: 2 MiB, the device's mapping granularity.
 pub const CHUNK: u64 = 2 << 20;
+
+/// Where the regions lie. Builds with a sanitizer lay them beside its shadow memory, so such a
+/// guest and such a worker find only each other.
+struct Places {
+    stride: u64,
+    arena: u64,
+    shadow: u64,
+    window: u64,
+}
+
+const PLACES: Places = if cfg!(sanitizer = "thread") {
+    // The lowest 512 GiB are the program's. Above them lies shadow memory.
+    Places {
+        stride: 0x2_0000_0000,
+        arena: 0x10_0000_0000,
+        shadow: 0x30_0000_0000,
+        window: 0x50_0000_0000,
+    }
+} else {
+    Places {
+        stride: 0x100_0000_0000,
+        // The shadow memory of the address sanitizer ends 2 GiB behind the usual place.
+        arena: if cfg!(sanitizer = "address") {
+            0x1100_0000_0000
+        } else {
+            0x1000_0000_0000
+        },
+        shadow: 0x3000_0000_0000,
+        window: 0x4000_0000_0000,
+    }
+};
+
 /// Words at the start of a window's bulk area that tell the guest when a bulk
 /// transfer is complete: the guest sets word `token - 1` to 1, the host sets it
 /// to 0 when the transfer that named the token is complete, or to

@@ -5,7 +5,7 @@ use paragpu_protocol::handle::{
     ArrayHandle, DeviceAddress, EventHandle, FunctionHandle, ModuleHandle, StreamHandle,
     SurfaceHandle, TextureHandle,
 };
-use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::layout::{ARENA_BASE, CHUNK, DEVICE_STRIDE};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 use paragpu_protocol::types::{
@@ -34,7 +34,7 @@ fn ping_and_snapshot() {
     let mut guest = Guest::new();
     let pong = guest.call(&Ping { value: 99 }).unwrap();
     assert_eq!(decode::<u64>(&pong), 99);
-    let ordinal = ((guest.regions.arena - 0x1000_0000_0000) >> 40) as u32;
+    let ordinal = ((guest.regions.arena - ARENA_BASE) / DEVICE_STRIDE) as u32;
     let reply = guest.call(&SnapshotDevice { ordinal }).unwrap();
     let snapshot: DeviceSnapshot = decode(&reply);
     assert_eq!(snapshot.name, Text("test device"));
