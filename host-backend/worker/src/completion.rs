@@ -38,7 +38,10 @@ impl Session {
             self.replies.completion.set_answering(false);
             finished?;
         }
-        self.replies.completion.count();
+        let completion = &self.replies.completion;
+        completion.count();
+        let waits_for = |event| completion.waits_for(event);
+        self.objects.events.end_waits(&mut self.gpu, waits_for);
         Ok(moved)
     }
 

@@ -12,16 +12,24 @@ use crate::session::objects::Objects;
 use crate::session::replies::Replies;
 
 impl Objects {
-    pub(crate) fn event_record(&mut self, gpu: &mut Gpu, call: &EventRecord) -> Outcome<()> {
-        let NodeWork { work, .. } = self.event_record_work(call)?;
+    pub(crate) fn event_record(
+        &mut self,
+        gpu: &mut Gpu,
+        replies: &mut Replies,
+        call: &EventRecord,
+    ) -> Outcome<()> {
         let stream = self.streams.for_work(gpu, call.stream)?;
+        if replies.completion.waits_for(self.events.id(call.event)?) {
+            self.events.leave_to_waits(gpu, call.event)?;
+        }
+        let work = Work::EventRecord(self.events.id(call.event)?);
         gpu.submit(&work, stream)?;
         self.events.recorded(call.event);
         Ok(())
     }
 
     pub(crate) fn event_record_work(&self, call: &EventRecord) -> Outcome<NodeWork<'static>> {
-        Ok(Work::EventRecord(self.events.id(call.event)?).into())
+        Ok(Work::EventRecord(self.events.id_for_graph(call.event)?).into())
     }
 
     pub(crate) fn event_synchronize(

@@ -19,7 +19,7 @@ fn cuEventDestroy(event: CUevent);
 #[since(2000)]
 #[per_thread(ptsz)]
 #[runtime(cudaEventRecord)]
-#[call(0x0703, posted, node, changes(Event = event), code(guest, worker, device), part(objects))]
+#[call(0x0703, posted, node, changes(Event = event), code(guest, worker, device), part(objects), with(replies))]
 #[host]
 #[through(record(event, stream, 0))]
 fn cuEventRecord(event: CUevent, stream: DefaultStream);

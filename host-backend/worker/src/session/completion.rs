@@ -194,6 +194,12 @@ impl Completion {
         self.pending.iter().all(is_watched)
     }
 
+    /// Whether a pending call waits for an event of the guest.
+    pub(crate) fn waits_for(&self, event: EventId) -> bool {
+        let waits = |pending: &Pending| matches!(pending.goal, Goal::Event(it, _) if it == event);
+        self.pending.iter().any(waits)
+    }
+
     /// Whether no call is pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.pending.is_empty()

@@ -1,5 +1,6 @@
 //! The guest's events, and the times of events that were recorded on another device.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -38,14 +39,22 @@ impl EarlierTimes {
 #[derive(Debug)]
 struct Event {
     id: EventId,
-    /// Threads that wait for it sleep.
-    is_slept_for: bool,
+    /// CUevent_flags.
+    flags: u32,
+    /// Graphs may record it, and know it by its identifier.
+    is_in_graphs: Cell<bool>,
 }
 
 /// The events of a session.
+///
+/// A thread that waits for an event waits for the record that was last when it began to wait. So
+/// if the event is recorded again meanwhile, the pending calls keep the device's event, and the
+/// guest's gets another one.
 #[derive(Debug)]
 pub(crate) struct Events {
     table: Table<Event>,
+    /// Events of the device that only pending calls wait for.
+    left: Vec<EventId>,
     past: EarlierTimes,
 }
 
@@ -53,6 +62,7 @@ impl Events {
     pub(crate) fn new() -> Self {
         Self {
             table: Table::new("event"),
+            left: Vec::new(),
             past: EarlierTimes::default(),
         }
     }
@@ -62,16 +72,47 @@ impl Events {
         Ok(self.table.get(event.0)?.id)
     }
 
+    /// As [`id`](Self::id), for a graph that records the event. It keeps the identifier.
+    pub(crate) fn id_for_graph(&self, event: EventHandle) -> Outcome<EventId> {
+        let event = self.table.get(event.0)?;
+        event.is_in_graphs.set(true);
+        Ok(event.id)
+    }
+
+    /// Leaves the device's event to the pending calls that wait for it, before a later record. One
+    /// that graphs record stays, so those calls wait for the later record.
+    pub(crate) fn leave_to_waits(&mut self, gpu: &mut Gpu, event: EventHandle) -> Outcome<()> {
+        let event = self.table.get_mut(event.0)?;
+        if !event.is_in_graphs.get() {
+            let later = gpu.event_create(event.flags)?;
+            self.left.push(std::mem::replace(&mut event.id, later));
+        }
+        Ok(())
+    }
+
+    /// Destroys the events that were left to pending calls, of which none waits any more.
+    pub(crate) fn end_waits(&mut self, gpu: &mut Gpu, waits_for: impl Fn(EventId) -> bool) {
+        self.left.retain(|event| {
+            let keeps = waits_for(*event);
+            if !keeps {
+                // It fails only with the context, which ends with all its events.
+                let _ = gpu.event_destroy(*event);
+            }
+            keeps
+        });
+    }
+
     /// Whether threads that wait for the event sleep, so that this side should, too.
     pub(crate) fn is_slept_for(&self, event: EventHandle) -> Outcome<bool> {
-        Ok(self.table.get(event.0)?.is_slept_for)
+        Ok(self.table.get(event.0)?.flags & CU_EVENT_BLOCKING_SYNC != 0)
     }
 
     pub(crate) fn event_create(&mut self, gpu: &mut Gpu, call: &EventCreate) -> Outcome<()> {
         self.table.check_free(call.event.0)?;
         let event = Event {
             id: gpu.event_create(call.flags)?,
-            is_slept_for: call.flags & CU_EVENT_BLOCKING_SYNC != 0,
+            flags: call.flags,
+            is_in_graphs: Cell::new(false),
         };
         self.table.insert(call.event.0, event);
         Ok(())

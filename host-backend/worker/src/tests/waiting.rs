@@ -241,6 +241,46 @@ fn events_that_threads_sleep_for_are_watched_instead_of_polled() {
 }
 
 #[test]
+fn a_wait_for_an_event_covers_the_record_that_it_found() {
+    let mut guest = guest();
+    let [(first, first_id), (second, second_id)] = [STREAMS[0], STREAMS[1]];
+    let event = EventHandle(40);
+    guest.call(&EventCreate { event, flags: 2 }).unwrap();
+    let existing = guest.device.count("event_create");
+    for id in [first_id, second_id] {
+        guest.device.hold(id, true);
+    }
+    for stream in [first, second] {
+        set(&guest, guest.regions.arena, stream);
+        guest.post(&EventRecord { event, stream });
+        guest.send(1 + u16::from(stream == second), &EventSynchronize { event });
+    }
+    // Two threads wait for the second record.
+    guest.send(3, &EventSynchronize { event });
+    guest.post(&EventRecord {
+        event,
+        stream: first,
+    });
+    guest.call(&Ping { value: 0 }).unwrap();
+    assert!(guest.aside.is_empty());
+    guest.device.hold(second_id, false);
+    guest.reply(2).unwrap();
+    guest.reply(3).unwrap();
+    assert!(
+        guest.aside.is_empty(),
+        "the first record is behind held work"
+    );
+    guest.fails(&EventQuery { event }, Status::NOT_READY);
+    guest.device.hold(first_id, false);
+    guest.reply(1).unwrap();
+    guest.call(&EventQuery { event }).unwrap();
+    // Each later record found waits for the one before, whose event ended with them.
+    assert_eq!(guest.device.count("event_create"), existing + 2);
+    assert_eq!(guest.device.count("event_destroy"), 2);
+    guest.goodbye();
+}
+
+#[test]
 fn host_functions_stop_their_stream_until_done() {
     let mut guest = guest();
     let (stream, _) = STREAMS[0];
