@@ -137,6 +137,71 @@ for _ in range(2):
     must("cuCtxCreate_v2", byref(context), 0, 0)
 """
 
+# Uses a library in two contexts that are alive at once. Prints the variable in each, after how
+# many launches in it, and the statuses of what one context may not do with the other's.
+APART = """
+import ctypes
+from ctypes import byref
+cuda, library, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+PTX = b".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .global .u32 counter = 5;\\n"
+PTX += b".visible .global .attribute(.managed) .u32 shared = 5;\\n"
+PTX += b".visible .entry count() { .reg .b32 %old; atom.global.add.u32 %old, [counter], 1; atom.global.add.u32 %old, [shared], 1; ret; }"
+def must(name, *arguments):
+    status = getattr(cuda, name)(*arguments)
+    assert status == 0, (name, status)
+def launch(which, stream=None):
+    return cuda.cuLaunchKernel(which, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
+class Context:
+    def __init__(self):
+        self.handle, self.stream, self.function, self.module = (ctypes.c_void_p() for _ in range(4))
+        self.variable, size, self.shared = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_uint64()
+        must("cuCtxCreate_v2", byref(self.handle), 0, 0)
+        must("cuStreamCreate", byref(self.stream), 1)
+        must("cuLibraryGetGlobal", byref(self.variable), byref(size), library, b"counter")
+        must("cuLibraryGetManaged", byref(self.shared), byref(size), library, b"shared")
+        must("cuLibraryGetModule", byref(self.module), library)
+        must("cuKernelGetFunction", byref(self.function), kernel)
+    def counted(self):
+        must("cuCtxSetCurrent", self.handle)
+        must("cuCtxSynchronize")
+        value = ctypes.c_int()
+        must("cuMemcpyDtoH_v2", byref(value), self.variable, ctypes.c_size_t(4))
+        return value.value, ctypes.c_int.from_address(self.shared.value).value
+def attribute(context):
+    value = ctypes.c_int()
+    must("cuFuncGetAttribute", byref(value), 8, context.function)
+    return value.value
+def of_kernel():
+    value = ctypes.c_int()
+    must("cuKernelGetAttribute", byref(value), 8, kernel, 0)
+    return value.value
+must("cuInit", 0)
+must("cuLibraryLoadData", byref(library), PTX, None, None, 0, None, None, 0)
+must("cuLibraryGetKernel", byref(kernel), library, b"count")
+one, two = Context(), Context()
+print(one.variable.value != two.variable.value, one.function.value != two.function.value, one.module.value != two.module.value, one.shared.value == two.shared.value)
+for context, launches in ((one, 1), (two, 2)):
+    must("cuCtxSetCurrent", context.handle)
+    for _ in range(launches):
+        assert launch(kernel) == 0
+    must("cuCtxSynchronize")
+print(one.counted(), two.counted())
+# A kernel runs in the context of its stream, a function in its own.
+must("cuCtxSetCurrent", one.handle)
+print(launch(kernel, two.stream), launch(two.function, two.stream), launch(two.function), launch(one.function, two.stream))
+print(one.counted(), two.counted())
+found = ctypes.c_void_p()
+must("cuFuncGetModule", byref(found), two.function)
+print(found.value == two.module.value)
+# For all contexts of the device; a function's attribute is its own.
+must("cuKernelSetAttribute", 8, 50000, kernel, 0)
+must("cuFuncSetAttribute", one.function, 8, 60000)
+print(attribute(one), attribute(two), of_kernel(), attribute(Context()))
+must("cuCtxSetCurrent", two.handle)
+must("cuCtxDestroy_v2", one.handle)
+print(launch(one.function), launch(kernel), two.counted())
+"""
+
 
 class Contexts(unittest.TestCase):
     """The program over each communicator of one host."""
@@ -198,6 +263,10 @@ class Contexts(unittest.TestCase):
 
     def test_the_variables_of_a_library_begin_anew_in_the_next_context(self):
         self.assertEqual(self.run_python(COUNTS), "7\n7\n")
+
+    def test_contexts_alive_at_once_have_variables_and_functions_of_their_own(self):
+        wanted = ["True True True True", "(6, 8) (7, 8)", "0 0 400 400", "(6, 10) (9, 10)", "True", "60000 50000 50000 50000"]
+        self.assertEqual(self.run_python(APART).splitlines(), [*wanted, "400 0 (10, 11)"])
 
     def test_a_limit_crosses_once(self):
         crossed = []

@@ -1,33 +1,62 @@
-//! Kernels as functions of the current context (CUDA Driver API, Library
+//! Kernels as functions of a context (CUDA Driver API, Library
 //! Management).
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 use paragpu_protocol::status::Status;
 
-use crate::current;
+use crate::objects::context::Context;
 use crate::objects::library::Kernel;
 use crate::objects::{self, Found, InContext, Object};
 use crate::sys::Result;
 
-/// The kernel as a function of the current context's session, created at the first use.
-pub fn function(kernel: &Kernel) -> Result<Found> {
-    let current = current::current()?;
-    if let Some(found) = objects::find(handle(kernel.function(current.ordinal))) {
+/// The kernel as a function of a context, created at the first use.
+pub fn function(kernel: &Kernel, context: &Context) -> Result<Found> {
+    let place = context.place();
+    if let Some(found) = objects::find(handle(kernel.function(place))) {
         return Ok(found);
     }
-    let module = kernel.library.module(current.session)?;
-    let object = current.session.modules().function(&module, &kernel.name)?;
+    let modules = context.session.modules();
+    let module = kernel.library.module(place)?;
+    let object = modules.function(&module, &kernel.name)?;
+    // Held until the function is known, so that none misses an attribute.
+    let attributes = kernel.attributes.lock();
+    for (ordinal, attribute, value) in &*attributes {
+        if *ordinal == context.ordinal {
+            modules.set_attribute(&object, *attribute, *value)?;
+        }
+    }
     let made = objects::insert(Object::Function(
         InContext {
-            context: current.handle,
-            session: current.session,
+            context: context.handle,
+            session: context.session,
             object,
         },
         kernel.library_handle,
     ));
-    kernel.set_function(current.ordinal, made as u64);
+    kernel.set_function(place, made as u64);
+    drop(attributes);
     objects::find(made).ok_or(Status::UNKNOWN)
+}
+
+/// Sets an attribute of the kernel in all contexts of a device, also in those that use it later.
+pub fn set_attribute(kernel: &Kernel, current: &Context, attribute: c_int, value: c_int) -> Result {
+    let session = current.session;
+    let attribute = u32::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
+    function(kernel, current)?;
+    let mut attributes = kernel.attributes.lock();
+    for number in kernel.functions(session) {
+        if let Some(found) = objects::find(handle(number))
+            && let Object::Function(inner, _) = &**found
+            && std::ptr::eq(inner.session, session)
+        {
+            let modules = session.modules();
+            modules.set_attribute(&inner.object, attribute, value)?;
+        }
+    }
+    attributes.retain(|(ordinal, other, _)| (*ordinal, *other) != (current.ordinal, attribute));
+    attributes.push((current.ordinal, attribute, value));
+    Ok(())
 }
 
 fn handle(number: u64) -> *mut c_void {

@@ -110,6 +110,23 @@ impl Named {
         }
     }
 
+    /// The context in which the kernel of a library runs there: the stream's, if it is one of the
+    /// current device.
+    pub fn current(&self) -> Result<Current> {
+        let current = current::current()?;
+        if let Self::Created(_) = self
+            && has_other_contexts()
+        {
+            let handle = usize::try_from(self.context()?).unwrap_or(0);
+            let own = current::find(std::ptr::without_provenance_mut(handle));
+            return Ok(own
+                .ok()
+                .filter(|own| own.ordinal == current.ordinal)
+                .unwrap_or(current));
+        }
+        Ok(current)
+    }
+
     /// Whether an object cannot be used in it, because it is of another context. `context` is
     /// the object's; `None` if it may be used in each.
     #[inline]

@@ -1,7 +1,8 @@
 //! Contexts (CUDA Driver API, Primary Context Management, Context Management).
 //!
 //! All contexts of a device are one session: they share its memory and its
-//! default stream. Objects are destroyed with the context in which they were created.
+//! default stream. Objects are destroyed with the context in which they were created. Each
+//! context has its own variables of a library.
 
 /// Retains the device's primary context; the first call creates it.
 #[since(7000)]

@@ -32,6 +32,33 @@ pub struct GreenBinding {
     pub green: Arc<Green>,
 }
 
+/// A context as a place for libraries: it has its own copy of each one's variables. A green
+/// context shares those of its device's primary one.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// Its session.
+    pub session: &'static Session,
+    /// Its handle's number; `None` for the primary context, which may not exist yet.
+    pub other: Option<u64>,
+}
+
+impl Place {
+    /// The device's primary context.
+    #[must_use]
+    pub fn primary(session: &'static Session) -> Self {
+        Self {
+            session,
+            other: None,
+        }
+    }
+
+    /// A number that no other place has. Handles are larger than the ordinals of devices.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.other.unwrap_or_else(|| self.session.ordinal().into())
+    }
+}
+
 /// A context.
 #[derive(Debug)]
 pub struct Context {
@@ -177,6 +204,15 @@ impl Context {
         });
         MEMORY_COUNT.store(memory.len(), Ordering::Release);
         own
+    }
+
+    /// The place for libraries.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place {
+            session: self.session,
+            other: (!self.primary).then_some(self.handle),
+        }
     }
 
     /// Its handle for the program.

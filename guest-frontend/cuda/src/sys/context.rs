@@ -1,7 +1,8 @@
 //! Contexts (CUDA Driver API, Primary Context Management, Context Management).
 //!
 //! All contexts of a device share one session, with its memory and its default
-//! stream. Objects created in a context are destroyed with it.
+//! stream. Objects created in a context are destroyed with it, and so are its copies of the
+//! variables of libraries.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::rc::Rc;
@@ -80,23 +81,30 @@ fn end_objects(context: &Context) {
     super::texture::end_of_context(context.handle);
 }
 
-/// Unloads the libraries of a device with its last context, so that their variables begin
-/// anew in the next one. Contexts that are alive at the same time share the variables.
+/// Unloads what libraries loaded into a context that has ended, and their managed variables if
+/// it was the last one of its device.
 fn end_libraries(ended: &Context) -> Result {
+    super::library::forget_context(ended.place());
     let guarded = guarded(ended.ordinal)?;
     let primary = guarded.primary.lock();
-    let mut is_last = !primary.is_alive();
-    objects::for_each(|object| {
-        if let Object::Context(other) = object {
-            is_last &= other.ordinal != ended.ordinal || !other.is_alive();
-        }
-    });
-    if is_last {
-        super::library::forget_session(ended.session);
-        // The runtime looks variables up again.
+    if !primary.is_alive() && has_no_others(ended) {
+        super::library::forget_managed(ended.session);
+        // The runtime looks managed variables up again.
         guarded.ends.fetch_add(1, Ordering::Release);
     }
     Ok(())
+}
+
+/// Whether the device has no contexts but the primary one, apart from `ended`.
+fn has_no_others(ended: &Context) -> bool {
+    let mut has_none = true;
+    objects::for_each(|object| {
+        if let Object::Context(other) = object {
+            let is_other = other.handle != ended.handle && other.is_alive();
+            has_none &= other.ordinal != ended.ordinal || other.is_primary() || !is_other;
+        }
+    });
+    has_none
 }
 
 struct Primary {
@@ -177,7 +185,10 @@ impl Primary {
         };
         let waited = context.session.synchronize();
         context.set_alive(false);
-        super::library::forget_session(context.session);
+        super::library::forget_context(context.place());
+        if has_no_others(context) {
+            super::library::forget_managed(context.session);
+        }
         end_objects(context);
         peers::end(context.handle);
         let arena = context.session.regions().arena;

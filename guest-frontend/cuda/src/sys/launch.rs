@@ -30,7 +30,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::In;
 use super::boundary::own_default;
-use super::module::callable;
+use super::module::callable_in;
 use super::{Result, event, host, stream, unsupported_use};
 use crate::settings::settings;
 use crate::{current, named_stream};
@@ -145,7 +145,7 @@ unsafe fn launch(
     extra: *mut *mut c_void,
 ) -> Result {
     let by = named_stream::named(stream)?;
-    let callable = callable(named)?;
+    let callable = callable_in(named, || by.current())?;
     let function = callable.function()?;
     // Checked before the program's pointers are followed.
     if shape.grid.contains(&0) || shape.block.contains(&0) {

@@ -15,10 +15,10 @@ use super::boundary::{Out, Text};
 use super::graph::list;
 use super::image::{Image, Options};
 use super::module::{
-    attribute, global, load_image, managed_variable, read_file, set_attribute, unload,
-    unload_keeping,
+    attribute, global, load_image, managed_variable, read_file, unload, unload_keeping,
 };
 use super::{Result, device, present, put};
+use crate::objects::context::Place;
 use crate::objects::library::{Kernel, Library};
 use crate::objects::{self, Found, InContext, Object};
 use crate::{current, kernel};
@@ -32,27 +32,43 @@ fn handle(number: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
 }
 
-/// Removes what libraries loaded into a session whose context has ended. It is loaded
-/// again on the next use.
-pub fn forget_session(session: &'static Session) {
+/// Removes what libraries loaded into a context that has ended. It is loaded again on the next
+/// use.
+pub fn forget_context(place: Place) {
     objects::for_each(|object| match object {
         Object::Library(library) => {
-            if let Some(module) = library.forget(session.ordinal()) {
+            let (ended, module) = library.forget(place);
+            if let Some(module) = module {
+                objects::remove(handle(module), |_| true);
+            }
+            if let Some(ended) = ended {
                 // Errors do not matter: the context has ended.
-                let (former, _) = unload_keeping(session, &module);
-                library.keep_managed(session.ordinal(), former);
+                let _ = unload(ended.session, &ended.module);
             }
         }
-        Object::Kernel(kernel) => kernel.set_function(session.ordinal(), 0),
+        Object::Kernel(kernel) => kernel.set_function(place, 0),
         _ => {}
     });
 }
 
-/// The session to look up a library in: that of the current context or of the first device.
-fn any_session() -> Result<&'static Session> {
+/// Removes the libraries' managed variables of a session that has no contexts any more.
+pub fn forget_managed(session: &'static Session) {
+    objects::for_each(|object| {
+        if let Object::Library(library) = object
+            && let Some(ended) = library.forget_managed(session.ordinal())
+        {
+            // As above.
+            let (former, _) = unload_keeping(session, &ended.module);
+            library.keep_managed(session.ordinal(), former);
+        }
+    });
+}
+
+/// The place to look up a library in: the current context, or the first device's primary one.
+fn any_place() -> Result<Place> {
     match current::current_if_any() {
-        Some(current) => Ok(current.session),
-        None => device::first_session(),
+        Some(current) => Ok(current.place()),
+        None => Ok(Place::primary(device::first_session()?)),
     }
 }
 
@@ -75,11 +91,11 @@ unsafe fn load(
             return Err(Status::INVALID_VALUE);
         }
     }
-    // Loaded into one session immediately, to report an invalid image here.
-    let session = any_session()?;
+    // Loaded into one context immediately, to report an invalid image here.
+    let place = any_place()?;
     // SAFETY: the caller upholds the contract of `load_image`.
-    let (module, loaded) = unsafe { load_image(session, image, options) }?;
-    let library = Library::new(&loaded, &options.numbers, session, module);
+    let (module, loaded) = unsafe { load_image(place.session, image, options) }?;
+    let library = Library::new(&loaded, &options.numbers, place, module);
     // SAFETY: `out` is null or writable, as the caller promises.
     unsafe { put(out, objects::insert(Object::Library(Arc::new(library)))) }
 }
@@ -104,9 +120,9 @@ fn find_by_name(named: CUlibrary, name: &str) -> Result<CUkernel> {
     if let Some(known) = library.known_kernel(name) {
         return Ok(handle(known));
     }
-    let session = any_session()?;
-    let module = library.module(session)?;
-    session.modules().function(&module, name)?;
+    let place = any_place()?;
+    let module = library.module(place)?;
+    place.session.modules().function(&module, name)?;
     let made = library.kernel(name, || {
         let kernel = Kernel::new(Arc::clone(&library), named as u64, name);
         objects::insert(Object::Kernel(kernel)) as u64
@@ -114,15 +130,14 @@ fn find_by_name(named: CUlibrary, name: &str) -> Result<CUkernel> {
     Ok(handle(made))
 }
 
-/// The module of a library in the current context.
-pub fn module_handle(library: CUlibrary) -> Result<CUmodule> {
+/// The module of a library in a context.
+pub fn module_handle(library: CUlibrary, place: Place) -> Result<CUmodule> {
     let inner = find(library)?;
-    let current = current::current()?;
-    let object = inner.module(current.session)?;
-    let made = inner.module_handle(current.ordinal, || {
+    let object = inner.module(place)?;
+    let made = inner.module_handle(place, || {
         let inner = InContext {
             context: 0,
-            session: current.session,
+            session: place.session,
             object,
         };
         objects::insert(Object::Module(inner, objects::Named::default())) as u64
@@ -130,8 +145,8 @@ pub fn module_handle(library: CUlibrary) -> Result<CUmodule> {
     Ok(handle(made))
 }
 
-/// Refuses a device other than the current context's, because each session has a separate
-/// function for a kernel.
+/// Refuses a device other than the current context's, because each session has separate
+/// functions for a kernel.
 fn check_device(device: CUdevice) -> Result {
     let ordinal = device::ordinal(device)?;
     if current::current()?.ordinal == ordinal {
@@ -216,8 +231,8 @@ pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Result {
     }
     ended
         .take_modules()
-        .into_iter()
-        .try_for_each(|(ordinal, module)| unload(device::session(ordinal)?, &module))
+        .iter()
+        .try_for_each(|loaded| unload(loaded.session, &loaded.module))
 }
 
 pub(crate) fn cuLibraryGetKernel(
@@ -231,9 +246,9 @@ pub(crate) fn cuLibraryGetKernel(
 
 /// The names of a library's kernels.
 fn kernel_names(library: CUlibrary) -> Result<Arc<[String]>> {
-    let session = any_session()?;
-    let module = find(library)?.module(session)?;
-    session.modules().function_names(&module)
+    let place = any_place()?;
+    let module = find(library)?.module(place)?;
+    place.session.modules().function_names(&module)
 }
 
 pub(crate) fn cuLibraryGetKernelCount(count: Out<'_, c_uint>, library: CUlibrary) -> Result {
@@ -259,7 +274,7 @@ pub(crate) unsafe fn cuLibraryEnumerateKernels(
 
 pub(crate) fn cuLibraryGetModule(out: Out<'_, CUmodule>, library: CUlibrary) -> Result {
     out.present()?;
-    out.put(module_handle(library)?)
+    out.put(module_handle(library, current::current()?.place())?)
 }
 
 pub(crate) fn cuLibraryGetGlobal(
@@ -269,8 +284,8 @@ pub(crate) fn cuLibraryGetGlobal(
     name: Text<'_>,
 ) -> Result {
     let inner = find(library)?;
-    let session = current::current()?.session;
-    let (at, length) = global(session, &*inner.module(session)?, name.get()?)?;
+    let place = current::current()?.place();
+    let (at, length) = global(place.session, &*inner.module(place)?, name.get()?)?;
     address.put_if(at);
     size.put_if(usize::try_from(length).unwrap_or(usize::MAX));
     Ok(())
@@ -283,9 +298,8 @@ pub(crate) fn cuLibraryGetManaged(
     name: Text<'_>,
 ) -> Result {
     let inner = find(library)?;
-    let session = any_session()?;
     let name = name.get()?;
-    let (at, length) = inner.managed(session, name, |session, module| {
+    let (at, length) = inner.managed(any_place()?, name, |session, module| {
         managed_variable(session, module, name)
     })?;
     address.put_if(at);
@@ -301,14 +315,10 @@ pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUke
     let Object::Kernel(inner) = &**found else {
         return Err(Status::INVALID_HANDLE);
     };
-    kernel::function(inner)?;
+    let current = current::current()?;
+    kernel::function(inner, &current)?;
     // SAFETY: `function` is null or writable, as the caller promises.
-    unsafe {
-        put(
-            function,
-            handle(inner.function(current::current()?.ordinal)),
-        )
-    }
+    unsafe { put(function, handle(inner.function(current.place()))) }
 }
 
 pub(crate) fn cuKernelGetLibrary(library: Out<'_, CUlibrary>, kernel: CUkernel) -> Result {
@@ -327,6 +337,12 @@ pub(crate) unsafe fn cuKernelGetAttribute(
     device: CUdevice,
 ) -> Result {
     check_device(device)?;
+    if let Object::Kernel(inner) = &**find_kernel(kernel)?
+        && let Some(set) = inner.attribute(current::current()?.ordinal, selector)
+    {
+        // SAFETY: `value` is null or writable, as the caller promises.
+        return unsafe { put(value, set) };
+    }
     // SAFETY: the caller upholds the contract of `attribute`.
     unsafe { attribute(value, selector, kernel) }
 }
@@ -338,7 +354,11 @@ pub(crate) fn cuKernelSetAttribute(
     device: CUdevice,
 ) -> Result {
     check_device(device)?;
-    set_attribute(kernel, selector, value)
+    let found = find_kernel(kernel)?;
+    let Object::Kernel(inner) = &**found else {
+        return Err(Status::INVALID_HANDLE);
+    };
+    kernel::set_attribute(inner, &*current::current()?, selector, value)
 }
 
 pub(crate) fn cuLibraryGetUnifiedFunction(

@@ -15,7 +15,7 @@ use paragpu_protocol::status::Status;
 use super::boundary::{Out, Text};
 use super::image::{Image, Options};
 use super::{Result, library, present, put, put_if, text};
-use crate::current;
+use crate::current::{self, Current};
 use crate::eager_loading::load_kernels;
 use crate::managed;
 use crate::objects::{self, Found, InContext, Object};
@@ -156,22 +156,28 @@ impl Callable {
         }
     }
 
-    /// The handle of its module's context. The kernel of a library runs in each context.
+    /// The handle of its context.
     pub fn context(&self) -> Option<u64> {
-        let Object::Function(inner, module) = &**self.found else {
-            return None;
-        };
-        let module = std::ptr::without_provenance_mut(usize::try_from(*module).unwrap_or(0));
-        let is_of_one = find(module).is_ok();
-        is_of_one.then_some(inner.context)
+        match &**self.found {
+            Object::Function(inner, _) => Some(inner.context),
+            _ => None,
+        }
     }
 }
 
-/// Finds the kernel of a handle.
+/// Finds the kernel of a handle. That of a library is the current context's.
 pub fn callable(function: CUfunction) -> Result<Callable> {
+    callable_in(function, current::current)
+}
+
+/// As [`callable`], in the context that `context` returns.
+pub fn callable_in(
+    function: CUfunction,
+    context: impl FnOnce() -> Result<Current>,
+) -> Result<Callable> {
     let mut found = objects::find(function).ok_or(Status::INVALID_HANDLE)?;
     if let Object::Kernel(kernel) = &**found {
-        found = crate::kernel::function(kernel)?;
+        found = crate::kernel::function(kernel, &*context()?)?;
     }
     let session = match &**found {
         Object::Function(inner, _) => inner.session,
@@ -466,8 +472,9 @@ pub(crate) fn cuFuncGetModule(module: Out<'_, CUmodule>, function: CUfunction) -
         {
             module.put(handle(*of))
         }
-        Object::Function(_, library) => {
-            library::module_handle(handle(*library)).and_then(|found| module.put(found))
+        Object::Function(inner, library) => {
+            let context = current::find(handle(inner.context))?;
+            module.put(library::module_handle(handle(*library), context.place())?)
         }
         _ => Err(Status::INVALID_HANDLE),
     }

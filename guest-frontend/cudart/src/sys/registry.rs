@@ -84,11 +84,11 @@ pub struct Symbol {
     kind: AtomicUsize,
     /// A kernel's handle, once looked up.
     kernel: AtomicPtr<c_void>,
-    /// A variable's address in each context that used it.
+    /// A variable's address in each device's primary context that used it.
     places: Mutex<Vec<VariableLocation>>,
 }
 
-/// A variable's address on one device.
+/// A variable's address in the primary context of a device.
 #[derive(Clone, Copy)]
 struct VariableLocation {
     device: c_int,
@@ -660,12 +660,14 @@ impl Symbol {
         }
         let device = runtime.current_device()?;
         let resets = runtime.resets(device);
+        // Other contexts have variables of their own, at addresses that the driver knows.
+        let is_kept = runtime.is_primary(device)?;
         // SAFETY: the caller upholds the contract of `Symbol::library`.
         let library = unsafe { self.library(runtime, abi::cudaErrorInvalidSymbol) }?;
         let mut places = self.places.lock();
         if let Some(place) = places
             .iter()
-            .find(|place| place.device == device && place.resets == resets)
+            .find(|place| is_kept && place.device == device && place.resets == resets)
         {
             return Ok(Global {
                 address: place.address,
@@ -691,6 +693,9 @@ impl Symbol {
         found.map_err(|error| {
             error.replace(abi::cudaErrorSymbolNotFound, abi::cudaErrorInvalidSymbol)
         })?;
+        if !is_kept {
+            return Ok(Global { address, size });
+        }
         places.retain(|place| place.device != device);
         places.push(VariableLocation {
             device,

@@ -397,6 +397,11 @@ impl Runtime {
         Ok(())
     }
 
+    /// Whether the thread's context is the primary one of its device.
+    pub fn is_primary(&self, ordinal: c_int) -> Result<bool> {
+        Ok(self.device(ordinal)?.retained() == Some(self.current()?))
+    }
+
     /// Number of resets of a device; anything cached before the last one is
     /// invalid.
     pub fn resets(&self, ordinal: c_int) -> u32 {
