@@ -167,11 +167,82 @@ def of_uploads():
     }
 
 
+def made(name, *arguments):
+    """The handle or address that a function returns in its first argument."""
+    value = ctypes.c_uint64()
+    must(name, byref(value), *arguments)
+    return value
+
+
+def size(number):
+    """A number of bytes."""
+    return ctypes.c_size_t(number)
+
+
+def copy_record(destination, source, extent, **fields):
+    """CUDA_MEMCPY3D between memory of the device without gaps, as words."""
+    width, height, depth = extent
+    places = {"y": 1, "kind": 4, "address": 6, "pitch": 9, "rows": 10, "to_kind": 15, "to": 17, "to_pitch": 20, "to_rows": 21}
+    values = {"kind": 2, "address": source, "to_kind": 2, "to": destination, "pitch": width, "rows": height, "to_pitch": width, "to_rows": height}
+    record = (ctypes.c_uint64 * 25)()
+    record[22:25] = width, height, depth
+    for name, value in {**values, **fields}.items():
+        record[places[name]] = value
+    return record
+
+
+def set_record(destination, width, height=1, element=4, pitch=256):
+    """CUDA_MEMSET_NODE_PARAMS as words."""
+    return (ctypes.c_uint64 * 5)(destination, pitch, element << 32 | 5, width, height)
+
+
+def of_nodes():
+    """The status of adding a copy, of setting a node to it, of setting an executable graph's, and of
+    the copy itself; then of adding memsets."""
+    context, graph = ctypes.c_uint64(), made("cuGraphCreate", 0)
+    must("cuCtxGetCurrent", byref(context))
+    to, source, freed = (made("cuMemAlloc_v2", BLOCK).value for _ in range(3))
+    must("cuMemFree_v2", ctypes.c_uint64(freed))
+    pageable = ctypes.create_string_buffer(4096)
+    node = made("cuGraphAddMemcpyNode", graph, None, size(0), copy_record(to, source, (64, 1, 1)), context)
+    instance = made("cuGraphInstantiateWithFlags", graph, ZERO)
+    copies = {
+        "fits": copy_record(to, source, (64, 1, 1)),
+        "freed": copy_record(freed, source, (64, 1, 1)),
+        "past the end": copy_record(to + BLOCK.value - 32, source, (64, 1, 1)),
+        "pageable": copy_record(to, ctypes.addressof(pageable), (64, 1, 1)),
+        "no bytes": copy_record(to, source, (0, 1, 1)),
+        "no rows": copy_record(to, source, (64, 0, 1)),
+        "rows": copy_record(to, source, (64, 4, 1)),
+        "row past the slice": copy_record(to, source, (64, 2, 2), y=1),
+        "no array": copy_record(to, source, (64, 1, 1), to_kind=3),
+    }
+    found = {}
+    for name, record in copies.items():
+        added = call("cuGraphAddMemcpyNode", byref(ctypes.c_uint64()), made("cuGraphCreate", 0), None, size(0), record, context)
+        changed = call("cuGraphExecMemcpyNodeSetParams", instance, node, record, context)
+        must("cuGraphMemcpyNodeSetParams", node, copies["fits"])
+        found[name] = [added, call("cuGraphMemcpyNodeSetParams", node, record), changed, call("cuMemcpy3D_v2", record)]
+    sets = {
+        "set": set_record(to, 16),
+        "set none": set_record(to, 0),
+        "set no rows": set_record(to, 16, 0),
+        "set past the pitch": set_record(to, 128, 2),
+        "set past the end": set_record(to + BLOCK.value - 32, 16),
+        "set off": set_record(to + 1, 16),
+        "set pageable": set_record(ctypes.addressof(pageable), 16),
+    }
+    for name, record in sets.items():
+        found[name] = call("cuGraphAddMemsetNode", byref(ctypes.c_uint64()), graph, None, size(0), record, context)
+    return found
+
+
 def main():
     """Every answer by its subject."""
     driver()
     begin()
     subjects = (of_a_librarys_module, of_bus_ids, of_preferred_locations, of_arrays, of_shared_memory, of_access, of_uploads)
+    subjects += (of_nodes,)
     print(json.dumps({subject.__name__: subject() for subject in subjects}), flush=True)
 
 

@@ -9,6 +9,10 @@ import harness
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "answers_program.py")
 INVALID_VALUE, INVALID_DEVICE, INVALID_HANDLE, NOT_PERMITTED = 1, 101, 400, 800
+ILLEGAL_STATE, CAPTURE_UNSUPPORTED, INVALIDATED, UPDATE_FAILURE = 401, 900, 901, 910
+VERSION_NOT_SUFFICIENT, PARAMETERS_CHANGED, ATTRIBUTES_CHANGED = 2, 5, 8
+# A call and the end of the capture, in global, thread-local and relaxed mode.
+UNSAFE = [CAPTURE_UNSUPPORTED, INVALIDATED] * 2 + [0, 0]
 DEVICE, HOST, HOST_NUMA = 1, 2, 3
 
 WANTED = {
@@ -41,6 +45,22 @@ WANTED = {
     "of_shared_memory": {"create": 0, "map": 0, "give access": 0, "share": 0, "set": 0, "contents": [6, 5]},
     "of_access": {"as set": True, "read": 0, "contents": 7},
     "of_uploads": {"with flags": INVALID_VALUE, "with parameters": 0},
+    # What follows was also observed on an H200 (driver 580.159).
+    "of_nodes": {
+        "fits": [0, 0, 0, 0],
+        "freed": [INVALID_VALUE] * 4,
+        "past the end": [INVALID_VALUE] * 4,
+        "pageable": [INVALID_VALUE] * 4,
+        "no bytes": [INVALID_VALUE] * 3 + [0],
+        "no rows": [INVALID_VALUE] * 3 + [0],
+        # An executable graph's copy has one row, before and after.
+        "rows": [0, 0, INVALID_VALUE, 0],
+        "row past the slice": [INVALID_VALUE] * 4,
+        "no array": [INVALID_VALUE] * 4,
+        "set": 0,
+        **dict.fromkeys(("set none", "set no rows", "set past the pitch"), INVALID_VALUE),
+        **dict.fromkeys(("set past the end", "set off", "set pageable"), INVALID_VALUE),
+    },
 }
 
 

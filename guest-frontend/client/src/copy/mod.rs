@@ -278,6 +278,20 @@ impl Copies {
         self.capture(stream, destination, source, [pitch, 1, 1])
     }
 
+    /// Refuses the end of a node in device memory that is not allocated.
+    fn check_end(&self, end: &CopyNodeEnd, extent: [u64; 3]) -> Result<()> {
+        let CopyNodeEnd::Device {
+            address,
+            pitch,
+            rows,
+        } = *end
+        else {
+            return Ok(());
+        };
+        let size = span(extent, pitch, rows)?;
+        self.access.name(address, size, false).map(drop)
+    }
+
     /// A copy in a stream that captures.
     fn capture(
         &self,
@@ -286,6 +300,8 @@ impl Copies {
         source: CopyNodeEnd,
         extent: [u64; 3],
     ) -> Result<()> {
+        self.check_end(&destination, extent)?;
+        self.check_end(&source, extent)?;
         stream.note(Work::Copy(Arc::new(CopyWork {
             ordinal: self.ordinal,
             destination,

@@ -201,7 +201,8 @@ impl Copies {
     /// A copy in a graph node's form.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if an end is smaller than the extent, or the extent is empty.
+    /// `INVALID_VALUE` if an end is smaller than the extent or not allocated, or the extent is
+    /// empty.
     pub fn node(
         &self,
         destination: RectEnd<'_>,
@@ -213,10 +214,13 @@ impl Copies {
         }
         destination.check(extent)?;
         source.check(extent)?;
+        let (destination, source) = (destination.of_node(), source.of_node());
+        self.check_end(&destination, extent)?;
+        self.check_end(&source, extent)?;
         Ok(CopyWork {
             ordinal: self.ordinal,
-            destination: destination.of_node(),
-            source: source.of_node(),
+            destination,
+            source,
             extent,
         })
     }

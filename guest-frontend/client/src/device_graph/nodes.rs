@@ -204,6 +204,14 @@ impl Graphs {
         })
     }
 
+    /// Refuses a memset of memory that is not allocated, and an empty one.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn check_fill(&self, fill: &Fill) -> Result<()> {
+        self.make_fill(fill).map(drop)
+    }
+
     fn make_fill(&self, fill: &Fill) -> Result<(u16, Vec<u8>)> {
         let size = fill_size(fill)?;
         let destination = self.parts.access.name(fill.destination, size, false)?;

@@ -148,12 +148,6 @@ impl Plan {
         }
     }
 
-    /// Whether a node's bytes go through pinned memory.
-    pub(super) fn is_staged(&self, index: usize) -> bool {
-        let step = self.steps.get(index);
-        step.is_some_and(|step| step.staging.is_some())
-    }
-
     /// Records that a node's change must be sent.
     pub(super) fn note_changed(&mut self, index: usize) {
         if let Some(step) = self.steps.get_mut(index)

@@ -109,8 +109,8 @@ impl Graphs {
                 return Err(Status::INVALID_VALUE);
             }
             self.check_work(&work)?;
-            // The direction of a copy or the dimensions of a memset would change.
-            let is_invalid = plan.is_staged(index) || matches!(work, Work::Memset(_));
+            // The memory of a copy or the dimensions of a memset would change.
+            let is_invalid = matches!(work, Work::Copy(_) | Work::Memset(_));
             let updated = self.change(&mut plan, index, work)?;
             updated.map_err(|_| match is_invalid {
                 true => Status::INVALID_VALUE,

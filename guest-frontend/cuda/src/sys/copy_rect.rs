@@ -86,7 +86,7 @@ impl Side {
                     ResolvedEnd::Device(self.device)
                 }
             }
-            CU_MEMORYTYPE_ARRAY => {
+            CU_MEMORYTYPE_ARRAY if !self.array.is_null() => {
                 let found = array::find(self.array)?;
                 let inner = array::inner(&found)?;
                 ResolvedEnd::Array(Arc::clone(&inner.object), inner.session)
@@ -344,7 +344,15 @@ fn sides(copy: &CUDA_MEMCPY3D) -> Result<(Side, Side, [usize; 3])> {
     };
     let extent = [copy.WidthInBytes, copy.Height, copy.Depth];
     check_rows([&to, &from], extent)?;
-    Ok((to, from, extent))
+    let reaches_past = |side: &Side| {
+        let is_linear = side.kind.cast_signed() != CU_MEMORYTYPE_ARRAY;
+        let end = side.origin[1].saturating_add(extent[1]);
+        is_linear && extent[2] > 1 && side.rows != 0 && side.rows < end
+    };
+    match reaches_past(&to) || reaches_past(&from) {
+        true => Err(Status::INVALID_VALUE),
+        false => Ok((to, from, extent)),
+    }
 }
 
 /// One three-dimensional copy.

@@ -281,8 +281,16 @@ pub(crate) unsafe fn cuGraphExecMemcpyNodeSetParams(
     given: *const CUDA_MEMCPY3D,
     context: CUcontext,
 ) -> Result {
-    // SAFETY: the caller upholds the contract of `copy`.
-    set(exec, node, |_| unsafe { copy(given, context) })
+    set(exec, node, |had| {
+        // SAFETY: the caller upholds the contract of `copy`.
+        let new = unsafe { copy(given, context) }?;
+        // "Either the original or new memory operands are multidimensional", says cuda.h.
+        let has_rows = |work: &Work| matches!(work, Work::Copy(it) if it.extent[1..] != [1, 1]);
+        match has_rows(had) || has_rows(&new) {
+            true => Err(Status::INVALID_VALUE),
+            false => Ok(new),
+        }
+    })
 }
 
 /// # Safety

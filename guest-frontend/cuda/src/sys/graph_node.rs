@@ -117,15 +117,18 @@ pub unsafe fn fill(given: *const cudaMemsetParams, context: CUcontext) -> Result
     if !matches!(given.elementSize, 1 | 2 | 4) {
         return Err(Status::INVALID_VALUE);
     }
-    Ok(Work::Memset(Fill {
-        ordinal: session_of(context)?.ordinal(),
+    let session = session_of(context)?;
+    let fill = Fill {
+        ordinal: session.ordinal(),
         destination: given.dst as u64,
         pitch: given.pitch as u64,
         value: given.value,
         element: u8::try_from(given.elementSize).map_err(|_| Status::INVALID_VALUE)?,
         width: given.width as u64,
         height: given.height as u64,
-    }))
+    };
+    session.graphs().check_fill(&fill)?;
+    Ok(Work::Memset(fill))
 }
 
 /// A host function's work.
