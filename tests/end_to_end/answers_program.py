@@ -237,12 +237,51 @@ def of_nodes():
     return found
 
 
+def of_updates():
+    """The status and the reason of an update, and whether it names the new graph's node."""
+    context, module, kernel = ctypes.c_uint64(), made("cuModuleLoadData", PTX), ctypes.c_uint64()
+    must("cuCtxGetCurrent", byref(context))
+    must("cuModuleGetFunction", byref(kernel), module, b"nothing")
+    memory, argument = made("cuMemAlloc_v2", BLOCK).value, ctypes.c_uint64()
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+
+    def launches(attribute=None, value=0):
+        graph, one = made("cuGraphCreate", 0), 1 << 32 | 1
+        record = (ctypes.c_uint64 * 9)(kernel.value, one, one, one, 0, ctypes.addressof(arguments))
+        node = made("cuGraphAddKernelNode_v2", graph, None, size(0), record)
+        if attribute:
+            must("cuGraphKernelNodeSetAttribute", node, attribute, (ctypes.c_int64 * 8)(value & 0xFFFFFFFF))
+        return graph, node.value
+
+    def sets(*extent):
+        graph = made("cuGraphCreate", 0)
+        return graph, made("cuGraphAddMemsetNode", graph, None, size(0), set_record(memory, *extent), context).value
+
+    def update(old, new, flags=0):
+        instance = made("cuGraphInstantiateWithFlags", old[0], ctypes.c_uint64(flags))
+        result = (ctypes.c_uint64 * 3)()
+        status = call("cuGraphExecUpdate_v2", instance, new[0], result)
+        return [status, result[0] & 0xFF, result[1] == new[1]]
+
+    plain, cooperative, urgent = launches(), launches(2, 1), launches(8, -1)
+    return {
+        "cooperative": update(plain, cooperative),
+        "no longer": update(cooperative, plain),
+        "priority": update(plain, urgent)[:2],
+        "priority in use": update(plain, urgent, 8),
+        "width": update(sets(64), sets(32))[:2],
+        "rows": update(sets(16, 4), sets(16, 8)),
+        "width of rows": update(sets(16, 4), sets(8, 4)),
+        "same rows": update(sets(16, 4), sets(16, 4))[:2],
+    }
+
+
 def main():
     """Every answer by its subject."""
     driver()
     begin()
     subjects = (of_a_librarys_module, of_bus_ids, of_preferred_locations, of_arrays, of_shared_memory, of_access, of_uploads)
-    subjects += (of_nodes,)
+    subjects += (of_nodes, of_updates)
     print(json.dumps({subject.__name__: subject() for subject in subjects}), flush=True)
 
 

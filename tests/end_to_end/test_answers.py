@@ -61,6 +61,16 @@ WANTED = {
         **dict.fromkeys(("set none", "set no rows", "set past the pitch"), INVALID_VALUE),
         **dict.fromkeys(("set past the end", "set off", "set pageable"), INVALID_VALUE),
     },
+    "of_updates": {
+        "cooperative": [UPDATE_FAILURE, ATTRIBUTES_CHANGED, True],
+        "no longer": [UPDATE_FAILURE, ATTRIBUTES_CHANGED, True],
+        "priority": [0, 0],
+        "priority in use": [UPDATE_FAILURE, ATTRIBUTES_CHANGED, True],
+        "width": [0, 0],
+        "rows": [UPDATE_FAILURE, PARAMETERS_CHANGED, True],
+        "width of rows": [UPDATE_FAILURE, PARAMETERS_CHANGED, True],
+        "same rows": [0, 0],
+    },
 }
 
 

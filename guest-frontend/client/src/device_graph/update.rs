@@ -29,6 +29,8 @@ pub enum Refusal {
     Parameters = 5,
     /// A kernel is of another device.
     Function = 7,
+    /// A kernel has other attributes, which cannot be changed.
+    Attributes = 8,
 }
 
 /// New parameters of a kernel's node.
@@ -231,8 +233,10 @@ impl Graphs {
         {
             return Ok(Err(Refusal::Parameters));
         }
+        // Of a memset with rows only address and value can be changed.
         if let (Work::Memset(new), Work::Memset(old)) = (&work, &flat.work)
-            && (new.height > 1) != (old.height > 1)
+            && (new.height > 1 || old.height > 1)
+            && new.extent() != old.extent()
         {
             return Ok(Err(Refusal::Parameters));
         }

@@ -30,7 +30,7 @@ fn child(inner: &Graph) -> Work {
 
 /// The reason, and the number of the node of `new` if it is one of its own.
 fn found(new: &Graph, old: &Graph) -> Option<(Option<Option<u32>>, Refusal)> {
-    let found = difference(&new.flatten().unwrap(), &old.flatten().unwrap());
+    let found = difference(&new.flatten().unwrap(), &old.flatten().unwrap(), false);
     found.map(|(name, refusal)| {
         let own = |name: NodeName| (name.graph == new.id()).then_some(name.number);
         (name.map(own), refusal)

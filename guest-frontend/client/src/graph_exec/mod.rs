@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use paragpu_abi::{
     CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING,
-    CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
+    CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY,
 };
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
@@ -405,7 +405,8 @@ impl GraphExec {
     pub fn update(&self, graph: &Graph) -> Result<Result<(), Difference>> {
         let flat = graph.flatten()?;
         let old = self.flat();
-        if let Some(difference) = difference(&flat, &old) {
+        let keeps_priorities = self.flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY != 0;
+        if let Some(difference) = difference(&flat, &old, keeps_priorities) {
             return Ok(Err(difference));
         }
         for part in &self.parts {
@@ -435,8 +436,18 @@ impl GraphExec {
 /// nodes that does not fit, and the reason.
 type Difference = (Option<NodeName>, Refusal);
 
+/// Whether a kernel has other attributes than the one that it replaces, which must have the same.
+fn has_other_attributes(new: &Work, old: &Work, keeps_priorities: bool) -> bool {
+    let (Work::Kernel(new), Work::Kernel(old)) = (new, old) else {
+        return false;
+    };
+    let (new, old) = (&new.shape, &old.shape);
+    new.cooperative != old.cooperative
+        || keeps_priorities && new.preferences.priority() != old.preferences.priority()
+}
+
 /// What forbids that the nodes `new` replace the nodes `old`.
-fn difference(new: &[Flat], old: &[Flat]) -> Option<Difference> {
+fn difference(new: &[Flat], old: &[Flat], keeps_priorities: bool) -> Option<Difference> {
     let found = match new.len() == old.len() {
         true => new.iter().zip(old).find_map(|(new, old)| {
             let refusal = if new.kind() != old.kind() {
@@ -448,6 +459,8 @@ fn difference(new: &[Flat], old: &[Flat]) -> Option<Difference> {
                     Work::Kernel(_) => Refusal::Function,
                     _ => Refusal::Parameters,
                 }
+            } else if has_other_attributes(&new.work, &old.work, keeps_priorities) {
+                Refusal::Attributes
             } else {
                 return None;
             };

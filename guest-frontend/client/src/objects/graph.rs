@@ -89,6 +89,13 @@ pub struct Fill {
     pub height: u64,
 }
 
+impl Fill {
+    /// Everything but the address and the value.
+    pub(crate) fn extent(&self) -> (u64, u8, u64, u64) {
+        (self.pitch, self.element, self.width, self.height)
+    }
+}
+
 /// Operations on words of memory.
 #[derive(Debug)]
 pub struct MemoryWork {

@@ -131,6 +131,11 @@ impl Preferences {
             .ok_or(Status::INVALID_VALUE)
     }
 
+    /// The priority.
+    pub(crate) fn priority(&self) -> Option<Value> {
+        self.get(PRIORITY).ok()
+    }
+
     /// Sets the priority unless it is set.
     pub(crate) fn inherit_priority(&mut self, priority: i32) {
         let value = word(priority.cast_unsigned().into());
