@@ -276,12 +276,46 @@ def of_updates():
     }
 
 
+def of_captures():
+    """The status of a call during a capture, and of the capture's end: in each mode."""
+    stream, other, module = made("cuStreamCreate", 1), made("cuStreamCreate", 1), made("cuModuleLoadData", PTX)
+    kernel, event, graph = ctypes.c_uint64(), made("cuEventCreate", 0), made("cuGraphCreate", 0)
+    must("cuModuleGetFunction", byref(kernel), module, b"nothing")
+    memory = made("cuMemAlloc_v2", BLOCK)
+    line = (ctypes.c_uint64 * 3)(16, 0, 1 << 32 | FLOAT)
+    calls = {
+        "query another": lambda: call("cuStreamQuery", other),
+        "wait for another": lambda: call("cuStreamSynchronize", other),
+        "create an array": lambda: call("cuArrayCreate_v2", byref(ctypes.c_uint64()), line),
+        "set a limit": lambda: call("cuCtxSetLimit", 1, size(1 << 20)),
+        "instantiate": lambda: call("cuGraphInstantiateWithFlags", byref(ctypes.c_uint64()), graph, ZERO),
+        "set": lambda: call("cuMemsetD8_v2", memory, 0, size(4)),
+        "launch nothing": lambda: call("cuLaunchKernel", kernel, 0, 1, 1, 1, 1, 1, 0, stream, None, None),
+        "copy past the end": lambda: call("cuMemcpyDtoDAsync_v2", ctypes.c_uint64(memory.value + BLOCK.value), memory, size(4), stream),
+    }
+    found = {}
+    for name, make in calls.items():
+        found[name] = []
+        for mode in range(3):
+            must("cuStreamBeginCapture_v2", stream, mode)
+            found[name] += [make(), call("cuStreamEndCapture", stream, byref(ctypes.c_uint64()))]
+    must("cuStreamBeginCapture_v2", stream, 2)
+    must("cuEventRecord", event, stream)
+    inside, status = ctypes.c_uint64(), ctypes.c_int()
+    must("cuStreamGetCaptureInfo_v2", stream, byref(status), None, byref(inside), None, None)
+    found["destroy its graph"] = call("cuGraphDestroy", inside)
+    must("cuStreamEndCapture", stream, byref(inside))
+    found["destroy it then"] = call("cuGraphDestroy", inside)
+    found["wait for its event"] = call("cuStreamWaitEvent", other, event, 0)
+    return found
+
+
 def main():
     """Every answer by its subject."""
     driver()
     begin()
     subjects = (of_a_librarys_module, of_bus_ids, of_preferred_locations, of_arrays, of_shared_memory, of_access, of_uploads)
-    subjects += (of_nodes, of_updates)
+    subjects += (of_nodes, of_updates, of_captures)
     print(json.dumps({subject.__name__: subject() for subject in subjects}), flush=True)
 
 

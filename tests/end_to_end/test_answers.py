@@ -71,6 +71,16 @@ WANTED = {
         "width of rows": [UPDATE_FAILURE, PARAMETERS_CHANGED, True],
         "same rows": [0, 0],
     },
+    "of_captures": {
+        **dict.fromkeys(("query another", "wait for another", "create an array"), UNSAFE),
+        **dict.fromkeys(("set a limit", "instantiate"), UNSAFE),
+        "set": [0] * 6,
+        "launch nothing": [INVALID_VALUE, INVALIDATED] * 3,
+        "copy past the end": [INVALID_VALUE, 0] * 3,
+        "destroy its graph": ILLEGAL_STATE,
+        "destroy it then": 0,
+        "wait for its event": INVALID_VALUE,
+    },
 }
 
 

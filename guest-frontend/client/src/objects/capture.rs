@@ -200,6 +200,13 @@ pub fn permit_unsafe() -> Result<()> {
     Ok(())
 }
 
+/// Whether this graph was made for a capture that has not ended.
+#[must_use]
+pub fn is_captured_into(graph: &Arc<Graph>) -> bool {
+    let is_into = |capture: &Arc<Capture>| capture.own && Arc::ptr_eq(&capture.graph, graph);
+    ACTIVE.load(Ordering::Acquire) != 0 && CAPTURES.lock().iter().any(is_into)
+}
+
 impl Capture {
     fn invalidate(&self) {
         self.invalid.store(true, Ordering::Release);
@@ -297,11 +304,16 @@ impl Stream {
         })
     }
 
-    /// Refuses something that cannot be captured, and invalidates the capture.
-    pub(crate) fn cannot_capture<R>(&self) -> Result<R> {
+    /// Invalidates the stream's capture, if it captures.
+    pub fn invalidate_capture(&self) {
         if let Some(part) = self.capture.state.lock().as_ref() {
             part.capture.invalidate();
         }
+    }
+
+    /// Refuses something that cannot be captured, and invalidates the capture.
+    pub(crate) fn cannot_capture<R>(&self) -> Result<R> {
+        self.invalidate_capture();
         Err(Status::STREAM_CAPTURE_UNSUPPORTED)
     }
 
@@ -525,10 +537,10 @@ impl Stream {
                 })?;
                 return Err(Status::STREAM_CAPTURE_ISOLATION);
             }
-            return Err(Status::CAPTURED_EVENT);
+            return Err(Status::INVALID_VALUE);
         };
         if !capture.is_under_way() {
-            return Err(Status::CAPTURED_EVENT);
+            return Err(Status::INVALID_VALUE);
         }
         if capture.is_invalid() {
             return Err(Status::STREAM_CAPTURE_INVALIDATED);

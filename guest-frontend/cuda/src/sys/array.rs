@@ -12,7 +12,7 @@ use paragpu_protocol::types::ArrayShape;
 use std::sync::Arc;
 
 use super::boundary::{In, Out};
-use super::{Result, device, present};
+use super::{Result, capture, device, present};
 use crate::current;
 use crate::objects::{self, Found, InContext, Object};
 
@@ -68,6 +68,7 @@ fn shape(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> ArrayShape {
 
 fn create(shape: ArrayShape) -> Result<CUarray> {
     let current = current::current()?;
+    capture::permit_unsafe()?;
     let array = current.session.textures().create_array(shape)?;
     Ok(objects::insert(Object::Array(InContext {
         context: current.handle,
@@ -150,6 +151,7 @@ pub(crate) fn cuMipmappedArrayCreate(
 ) -> Result {
     array.present()?;
     let current = current::current()?;
+    capture::permit_unsafe()?;
     let object = current
         .session
         .textures()

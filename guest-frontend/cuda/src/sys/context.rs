@@ -470,6 +470,7 @@ pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
     if [abi::CU_LIMIT_SHMEM_SIZE, abi::CU_LIMIT_CIG_ENABLED].contains(&limit) {
         return Err(Status::NOT_PERMITTED);
     }
+    super::capture::permit_unsafe()?;
     limits::set(&context, known, value as u64)
 }
 

@@ -9,6 +9,7 @@ use paragpu_abi::{
     CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, CUdevice, CUgraph,
     CUgraphNode, cudaGraphEdgeData,
 };
+use paragpu_client::objects::capture::is_captured_into;
 use paragpu_client::objects::edge::{Dependency, Edge};
 use paragpu_client::objects::graph::{Graph, NodeName, Work};
 use paragpu_client::objects::graph_memory::{GraphMemory, Usage};
@@ -409,6 +410,9 @@ pub(crate) fn cuGraphCreate(graph: Out<'_, CUgraph>, flags: c_uint) -> Result {
 }
 
 pub(crate) fn cuGraphDestroy(graph: CUgraph) -> Result {
+    if find(graph).is_ok_and(|graph| is_captured_into(&graph)) {
+        return Err(Status::ILLEGAL_STATE);
+    }
     let ended = objects::remove(graph, |object| matches!(object, Object::Graph(_)));
     match ended.as_deref() {
         Some(Object::Graph(graph)) => {

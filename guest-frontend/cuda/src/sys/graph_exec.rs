@@ -19,7 +19,7 @@ use super::boundary::{In, Out};
 use super::graph::{find, find_node, node_handle, node_name};
 use super::graph_node::{copy, fill, general, kernel_change, second_version};
 use super::host_call::host_call;
-use super::{Result, device, event, except_fault, get, put, put_if, unsupported_use};
+use super::{Result, capture, device, event, except_fault, get, put, put_if, unsupported_use};
 use crate::current;
 use crate::named_stream;
 use crate::objects::{self, Found, InContext, Object};
@@ -82,6 +82,7 @@ unsafe fn instantiate_any(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) ->
         return Err(Status::INVALID_VALUE);
     }
     let current = current::current()?;
+    capture::permit_unsafe()?;
     let session = current.session;
     let home = session.ordinal();
     let object = GraphExec::instantiate(&graph, flags, home, device::session)?;

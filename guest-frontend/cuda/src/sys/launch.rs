@@ -147,11 +147,12 @@ unsafe fn launch(
     let by = named_stream::named(stream)?;
     let callable = callable_in(named, || by.current())?;
     let function = callable.function()?;
+    let (session, stream) = by.both()?;
     // Checked before the program's pointers are followed.
     if shape.grid.contains(&0) || shape.block.contains(&0) {
+        stream.invalidate_capture();
         return Err(Status::INVALID_VALUE);
     }
-    let (session, stream) = by.both()?;
     if !std::ptr::eq(session, callable.session) || by.is_apart(|| callable.context()) {
         return Err(Status::INVALID_HANDLE);
     }
@@ -161,7 +162,8 @@ unsafe fn launch(
             let (ordinal, function) = (session.ordinal(), Arc::clone(function));
             let (shape, parameters) = (shape.clone(), parameters.to_vec());
             let kernel = Kernel::new(ordinal, function, named as u64, shape, parameters);
-            session.launches().capture(stream, kernel)
+            let captured = session.launches().capture(stream, kernel);
+            captured.inspect_err(|_| stream.invalidate_capture())
         };
         // SAFETY: the caller upholds the contract of `with_parameters`.
         return unsafe { with_parameters(function, pointers, extra, capture) };

@@ -16,7 +16,7 @@ use paragpu_client::sys::bare_call;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
-use super::{Result, event, host_call, put, unsupported_use};
+use super::{Result, capture, event, host_call, put, unsupported_use};
 use crate::current;
 use crate::named_stream;
 use crate::objects::{self, InContext, Object, pool};
@@ -86,6 +86,7 @@ pub(crate) fn cuStreamDestroy(stream: CUstream) -> Result {
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Result {
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
+    capture::permit_unsafe()?;
     session.streams().synchronize(stream)?;
     pool::waited(session)
 }
@@ -93,6 +94,7 @@ pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Result {
 pub(crate) fn cuStreamQuery(stream: CUstream) -> Result {
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
+    capture::permit_unsafe()?;
     session.streams().query(stream)
 }
 
