@@ -310,12 +310,35 @@ def of_captures():
     return found
 
 
+def of_entry_points():
+    """The symbol status of functions, by the version and the flags of the program: those of
+    per-thread streams came with 7.0."""
+
+    symbols = ("cuInit", "cuLaunchKernel", "cuLaunchKernel_ptsz", "cuMemAlloc_v2")
+    names = {ctypes.cast(getattr(driver().library, symbol), ctypes.c_void_p).value: symbol for symbol in symbols}
+
+    def look(name, version, flags):
+        address, status = ctypes.c_uint64(), ctypes.c_int(-1)
+        code = call("cuGetProcAddress_v2", name, byref(address), version, ctypes.c_uint64(flags), byref(status))
+        return code or names.get(address.value, {"status": status.value})
+
+    return {
+        "legacy": look(b"cuLaunchKernel", 4000, 1),
+        "too early": look(b"cuLaunchKernel", 4000, 2),
+        "per thread": look(b"cuLaunchKernel", 7000, 2),
+        "both": look(b"cuLaunchKernel", 7000, 3),
+        "without streams": look(b"cuInit", 2000, 2),
+        "unknown flag": look(b"cuInit", 2000, 4),
+        "newest": look(b"cuMemAlloc", -1, 0),
+    }
+
+
 def main():
     """Every answer by its subject."""
     driver()
     begin()
     subjects = (of_a_librarys_module, of_bus_ids, of_preferred_locations, of_arrays, of_shared_memory, of_access, of_uploads)
-    subjects += (of_nodes, of_updates, of_captures)
+    subjects += (of_nodes, of_updates, of_captures, of_entry_points)
     print(json.dumps({subject.__name__: subject() for subject in subjects}), flush=True)
 
 

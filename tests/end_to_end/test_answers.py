@@ -81,6 +81,15 @@ WANTED = {
         "destroy it then": 0,
         "wait for its event": INVALID_VALUE,
     },
+    "of_entry_points": {
+        "legacy": "cuLaunchKernel",
+        "too early": {"status": VERSION_NOT_SUFFICIENT},
+        "per thread": "cuLaunchKernel_ptsz",
+        "both": "cuLaunchKernel_ptsz",
+        "without streams": "cuInit",
+        "unknown flag": INVALID_VALUE,
+        "newest": "cuMemAlloc_v2",
+    },
 }
 
 

@@ -22,7 +22,7 @@ pub struct Symbol {
 }
 
 /// The symbol of `name`, without a suffix, for a program built for `version`; with `own`, the one for
-/// per-thread default streams if it exists.
+/// per-thread default streams, if the function has one in any version.
 ///
 /// # Errors
 /// `None` if the name is unknown or its symbol is not served, so that a program that
@@ -41,10 +41,11 @@ pub fn resolve<'a>(
             .filter(|symbol| symbol.own == own && symbol.version <= version)
             .max_by_key(|symbol| symbol.version)
     };
-    let found = if own {
-        best(true).or_else(|| best(false))
-    } else {
-        best(false).or_else(|| best(true))
+    let has_own = || named().any(|symbol| symbol.own);
+    let found = match own {
+        true if has_own() => best(true),
+        true => best(false),
+        false => best(false).or_else(|| best(true)),
     };
     match found {
         Some(symbol) if !symbol.served => Err(None),
@@ -86,7 +87,11 @@ mod tests {
         assert_eq!(found(11_080, false), "cuX_v2");
         assert_eq!(found(13_000, false), "cuX_v3");
         assert_eq!(found(13_000, true), "cuX_v2_ptsz");
-        assert_eq!(found(4000, true), "cuX_v2");
+        // As natively.
+        let early = resolve(SYMBOLS, "cuX", 4000, true);
+        assert_eq!(early.err(), Some(Some(2000)));
+        let legacy_only = resolve(&SYMBOLS[..2], "cuX", 4000, true);
+        assert_eq!(legacy_only.unwrap().symbol, "cuX_v2");
     }
 
     #[test]

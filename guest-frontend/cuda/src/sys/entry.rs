@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use paragpu_abi::{
+    CU_GET_PROC_ADDRESS_LEGACY_STREAM as LEGACY,
     CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM as PER_THREAD,
     CU_GET_PROC_ADDRESS_SUCCESS as SUCCESS,
     CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND as SYMBOL_NOT_FOUND,
@@ -26,9 +27,11 @@ pub static SYMBOLS: &[Symbol] = include!(concat!(env!("OUT_DIR"), "/symbols.rs")
 unsafe fn look(name: *const c_char, version: c_int, flags: u64) -> Result<(*mut c_void, c_int)> {
     // SAFETY: `name` is null or readable, as the caller promises.
     let name = unsafe { text(name) }?;
-    if flags > PER_THREAD || version > NEWEST {
+    if flags & !(LEGACY | PER_THREAD) != 0 || version > NEWEST {
         return Err(Status::INVALID_VALUE);
     }
+    // NVIDIA's driver takes a negative version for the newest.
+    let version = if version < 0 { NEWEST } else { version };
     let found = resolve(SYMBOLS, name, version, flags & PER_THREAD != 0);
     Ok(match found {
         Ok(found) => (found.address as *mut c_void, SUCCESS),
