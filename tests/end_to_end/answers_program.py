@@ -310,6 +310,20 @@ def of_captures():
     return found
 
 
+def of_launches():
+    """A launch without its parameters, an attribute that cannot be set, and how many blocks run at
+    once with more dynamic shared memory than the kernel may have."""
+    module, kernel, blocks = made("cuModuleLoadData", PTX), ctypes.c_uint64(), ctypes.c_int(-1)
+    must("cuModuleGetFunction", byref(kernel), module, b"nothing")
+    end = ctypes.c_uint64()
+    must("cuOccupancyMaxActiveBlocksPerMultiprocessor", byref(blocks), kernel, 32, size(49 << 10))
+    return {
+        "without parameters": call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, NONE, None, byref(end)),
+        "must have a cluster": call("cuFuncSetAttribute", kernel, 10, 0),
+        "blocks": blocks.value,
+    }
+
+
 def of_entry_points():
     """The symbol status of functions, by the version and the flags of the program: those of
     per-thread streams came with 7.0."""
@@ -338,7 +352,7 @@ def main():
     driver()
     begin()
     subjects = (of_a_librarys_module, of_bus_ids, of_preferred_locations, of_arrays, of_shared_memory, of_access, of_uploads)
-    subjects += (of_nodes, of_updates, of_captures, of_entry_points)
+    subjects += (of_nodes, of_updates, of_captures, of_entry_points, of_launches)
     print(json.dumps({subject.__name__: subject() for subject in subjects}), flush=True)
 
 

@@ -90,6 +90,7 @@ WANTED = {
         "unknown flag": INVALID_VALUE,
         "newest": "cuMemAlloc_v2",
     },
+    "of_launches": {"without parameters": INVALID_VALUE, "must have a cluster": INVALID_VALUE, "blocks": 0},
 }
 
 

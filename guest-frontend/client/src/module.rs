@@ -29,6 +29,9 @@ pub use crate::objects::function::{
 use crate::objects::managed_variable::ManagedVariable;
 use crate::objects::shape::Shape;
 
+/// CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET.
+const CLUSTER_SIZE_MUST_BE_SET: u32 = 10;
+
 /// Bytes of an image in one call.
 const PART: usize = 240 << 10;
 /// Maximum number of bytes of a kernel's parameters (CUDA C++ Programming Guide).
@@ -407,7 +410,7 @@ impl Modules {
     /// `INVALID_VALUE`.
     pub fn set_attribute(&self, function: &Function, attribute: u32, value: i32) -> Result<()> {
         // The other attributes describe how the function was compiled.
-        if attribute < MAX_DYNAMIC_SHARED_SIZE_BYTES {
+        if attribute < MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute == CLUSTER_SIZE_MUST_BE_SET {
             return Err(Status::INVALID_VALUE);
         }
         if attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES {
@@ -459,6 +462,11 @@ impl Modules {
     ) -> Result<i32> {
         if block_size <= 0 || flags > 1 {
             return Err(Status::INVALID_VALUE);
+        }
+        // A launch would be refused.
+        let permitted = function.attribute(MAX_DYNAMIC_SHARED_SIZE_BYTES);
+        if permitted.is_some_and(|most| dynamic_shared > u64::from(most.max(0).unsigned_abs())) {
+            return Ok(0);
         }
         function
             .blocks

@@ -92,7 +92,7 @@ unsafe fn packed(function: &Function, extra: *mut *mut c_void, out: &mut Vec<u8>
         // SAFETY: `at` points to that many elements, as the caller promises.
         at = unsafe { at.add(2) };
     }
-    if buffer.is_null() && size > 0 {
+    if buffer.is_null() && (size > 0 || function.parameter_bytes() > 0) {
         return Err(Status::INVALID_VALUE);
     }
     // The program's buffer may be longer or, as NCCL's is, shorter than the kernel's
