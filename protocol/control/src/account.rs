@@ -272,10 +272,13 @@ impl Share {
             return true;
         };
         // Add first, then sum up. SeqCst orders all additions totally, so the later of two
-        // sees the earlier one: they never both get past the limit.
-        let before = account
-            .slot(*book, *slot)
-            .fetch_add(bytes, Ordering::SeqCst);
+        // sees the earlier one: they never both get past the limit. An addition that overflowed
+        // would leave a small sum, so it is refused, limit or not.
+        let word = account.slot(*book, *slot);
+        let add = |charged: u64| charged.checked_add(bytes);
+        let Ok(before) = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add) else {
+            return false;
+        };
         let used = match account.is_arriving(*slot) {
             true => before.saturating_add(bytes),
             false => account.used(*book),
@@ -287,12 +290,14 @@ impl Share {
         fits
     }
 
-    /// Returns bytes that were charged.
+    /// Returns bytes that were charged. A slot never has fewer than none, whatever another
+    /// worker wrote into it.
     pub fn give_back(&self, bytes: u64) {
         if let Some((account, slot, book)) = &self.0 {
-            account
-                .slot(*book, *slot)
-                .fetch_sub(bytes, Ordering::SeqCst);
+            let word = account.slot(*book, *slot);
+            let subtract = |charged: u64| Some(charged.saturating_sub(bytes));
+            // It always changes the word.
+            let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract);
         }
     }
 
@@ -355,6 +360,25 @@ mod tests {
         assert_eq!((one.limit(), one.free()), (50, 0));
         account.limit_to(Book::Device, 0);
         assert!(one.take(1 << 40));
+    }
+
+    #[test]
+    fn sums_neither_overflow_nor_fall_below_nothing() {
+        let account = Arc::new(Account::new().unwrap());
+        account.clear(0);
+        account.clear(1);
+        let [one, other] = [0, 1].map(|slot| Share::new(Arc::clone(&account), slot));
+        for limit in [100, 0] {
+            account.limit_to(Book::Device, limit);
+            assert!(one.take(60));
+            assert!(!one.take(u64::MAX), "{limit}");
+            assert_eq!(account.used(Book::Device), 60);
+            one.give_back(60);
+        }
+        account.limit_to(Book::Device, 100);
+        assert!(!one.take(u64::MAX - 59));
+        one.give_back(1);
+        assert!(other.take(100) && !one.take(1));
     }
 
     #[test]
