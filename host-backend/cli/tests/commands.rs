@@ -140,7 +140,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                         cap,
                         priority: None,
                     } => Response::Shared(TimeShare {
-                        weight,
+                        weight: weight.into(),
                         cap: cap.unwrap_or(100),
                         priority: 1,
                     }),
@@ -319,7 +319,7 @@ fn a_session_gets_a_share() {
         &["share", "12", "--weight", "7", "--cap", "20", "-o", "json"],
     );
     let shared: TimeShare = serde_json::from_slice(&shared.stdout).unwrap();
-    assert_eq!((shared.weight, shared.cap), (7, 20));
+    assert_eq!((shared.weight, shared.cap), (7.0, 20));
     server.join().unwrap();
     for wrong in [&["share", "12"][..], &["share", "--weight", "1"]] {
         assert!(!paragpu(directory.path(), wrong).status.success());

@@ -62,9 +62,9 @@ pub struct Shares {
 #[derive(Debug, Clone, Copy)]
 enum Weight {
     /// GiB of device memory in the lease. They are the weight if `lease.share_time` is set.
-    Gib(u32),
+    Gib(f64),
     /// The weight in the claim.
-    Own(u32),
+    Own(f64),
 }
 
 #[derive(Debug, Default)]
@@ -118,10 +118,11 @@ impl Shares {
     /// Adds the lease of a tenant, with its bytes of device memory. `weight` is 0 if the
     /// claim has none.
     pub fn lease(&mut self, vm: &str, memory: u64, weight: u32) {
-        let gib = u32::try_from(memory >> 30).unwrap_or(MAX_WEIGHT);
+        // A lease has at least a MiB, and a weight is never zero.
+        let gib = (memory >> 20).max(1) as f64 / 1024.0;
         let weight = match weight {
-            0 => Weight::Gib(gib.clamp(1, MAX_WEIGHT)),
-            own => Weight::Own(own.min(MAX_WEIGHT)),
+            0 => Weight::Gib(gib.min(MAX_WEIGHT.into())),
+            own => Weight::Own(own.min(MAX_WEIGHT).into()),
         };
         self.leases.insert(vm.to_owned(), weight);
     }
@@ -264,7 +265,11 @@ fn configured(host: &Host, vm: &str) -> Option<TimeShare> {
     let (weight, cap, priority) = host.share_of(vm)?;
     let all = TimeShare::default();
     Some(TimeShare {
-        weight: if weight == 0 { all.weight } else { weight },
+        weight: if weight == 0 {
+            all.weight
+        } else {
+            weight.into()
+        },
         cap: if cap == 0 { all.cap } else { cap },
         priority,
     })
@@ -486,7 +491,7 @@ impl Gpu {
             std::cmp::Ordering::Less => None,
             std::cmp::Ordering::Greater => Some(0.0),
             std::cmp::Ordering::Equal => {
-                let behind = (next.time - own.time) * f64::from(own.share.weight);
+                let behind = (next.time - own.time) * own.share.weight;
                 Some((behind + QUANTUM.as_secs_f64()).clamp(0.0, LONGEST_WAIT))
             }
         });

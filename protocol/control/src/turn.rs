@@ -48,11 +48,12 @@ pub enum TurnRequest {
 }
 
 /// The share of GPU time of a session, or of a VM's sessions together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeShare {
-    /// Relative weight among sessions that have work; 1 to [`MAX_WEIGHT`].
-    pub weight: u32,
+    /// Relative weight among sessions that have work; 1 to [`MAX_WEIGHT`] if it is configured, any
+    /// fraction of a GiB if it is a lease's memory.
+    pub weight: f64,
     /// Maximum share of GPU time in percent, even of an idle GPU; 100 for no limit.
     pub cap: u32,
     /// Higher priorities run first, once the running kernel has ended; 0 to
@@ -69,7 +70,8 @@ impl TimeShare {
     /// Whether all values are in range.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        (1..=MAX_WEIGHT).contains(&self.weight)
+        let weights = f64::MIN_POSITIVE..=f64::from(MAX_WEIGHT);
+        weights.contains(&self.weight)
             && (1..=100).contains(&self.cap)
             && self.priority <= MAX_PRIORITY
     }
@@ -78,7 +80,7 @@ impl TimeShare {
 impl Default for TimeShare {
     fn default() -> Self {
         Self {
-            weight: 100,
+            weight: 100.0,
             cap: 100,
             priority: 0,
         }

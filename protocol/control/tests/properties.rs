@@ -293,7 +293,7 @@ fn response() -> impl Strategy<Value = Response> {
     prop_oneof![
         figures.prop_map(Response::Done),
         any::<[u32; 3]>().prop_map(|[weight, cap, priority]| Response::Shared(TimeShare {
-            weight,
+            weight: weight.into(),
             cap,
             priority,
         })),

@@ -92,7 +92,7 @@ impl Broker {
         };
         let now = self.shares.share_of(&self.host, &owner);
         let share = TimeShare {
-            weight: wish.weight.unwrap_or(now.weight),
+            weight: wish.weight.map_or(now.weight, f64::from),
             cap: wish.cap.unwrap_or(now.cap),
             priority: wish.priority.unwrap_or(now.priority),
         };

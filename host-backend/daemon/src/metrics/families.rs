@@ -15,7 +15,7 @@ use super::{Durations, PAUSES, Paced, Report};
 type Of = fn(&Counters) -> u64;
 
 /// A part of a share: name, help text, and value.
-type Part = (&'static str, &'static str, fn(TimeShare) -> u32);
+type Part = (&'static str, &'static str, fn(TimeShare) -> f64);
 
 impl Collector for Report {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
@@ -230,22 +230,20 @@ impl Report {
             (
                 "turn_cap_percent",
                 "Maximum part of its GPU's time, even of an idle GPU",
-                |share| share.cap,
+                |share| share.cap.into(),
             ),
             (
                 "turn_priority",
                 "Priority of its turns; the highest runs first",
-                |share| share.priority,
+                |share| share.priority.into(),
             ),
         ];
         for (name, help, part) in parts {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for one in &self.turns {
                 let labels = labels(one);
-                gauge(
-                    &mut metric.encode_family(&labels)?,
-                    part(one.turns.share).into(),
-                )?;
+                let value = part(one.turns.share);
+                metric.encode_family(&labels)?.encode_gauge(&value)?;
             }
         }
         Ok(())

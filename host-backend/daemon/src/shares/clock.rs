@@ -42,7 +42,7 @@ impl Clock {
             true => self.ahead(floor),
             false => 0.0,
         };
-        self.time = floor + ahead / f64::from(share.weight);
+        self.time = floor + ahead / share.weight;
         self.share = share;
     }
 
@@ -54,19 +54,19 @@ impl Clock {
     }
 
     pub(super) fn charge(&mut self, seconds: f64) {
-        self.time += seconds / f64::from(self.share.weight);
+        self.time += seconds / self.share.weight;
         self.budget -= seconds;
     }
 
     /// Limits the time that the owner may catch up.
     pub(super) fn return_to(&mut self, floor: f64) {
-        let credit = CREDIT.as_secs_f64() / f64::from(self.share.weight);
+        let credit = CREDIT.as_secs_f64() / self.share.weight;
         self.time = self.time.max(floor - credit);
     }
 
     /// GPU seconds by which the owner is ahead of `floor`.
     fn ahead(&self, floor: f64) -> f64 {
-        (self.time - floor) * f64::from(self.share.weight)
+        (self.time - floor) * self.share.weight
     }
 
     /// GPU seconds that the owner used beyond its share. Without memory of it, an owner would

@@ -40,7 +40,7 @@ fn program(session: u64, kernel: u64) -> Program {
 
 fn share(weight: u32) -> TimeShare {
     TimeShare {
-        weight,
+        weight: weight.into(),
         ..TimeShare::default()
     }
 }
@@ -445,6 +445,22 @@ fn a_lease_has_time_in_proportion_to_its_memory() {
 }
 
 #[test]
+fn leases_of_parts_of_a_gib_have_time_in_proportion() {
+    let (mut shares, now, mut host) = (Shares::default(), Instant::now(), Host::default());
+    host.lease.share_time = true;
+    let leases: [(u64, f64); 4] = [(512, 0.5), (1536, 1.5), (20 << 10, 20.0), (1 << 30, 1000.0)];
+    for (number, (mib, _)) in (1..).zip(leases) {
+        let vm = format!("lease-0-{number}");
+        shares.lease(&vm, mib << 20, 0);
+        shares.join(number, &vm, "cuda:0");
+    }
+    shares.follow(&host, now);
+    for (number, (_, weight)) in (1..).zip(leases) {
+        assert_eq!(shares.info(number).unwrap().share.weight, weight);
+    }
+}
+
+#[test]
 fn a_lease_has_the_weight_that_it_was_claimed_with() {
     let (mut shares, now, host) = (Shares::default(), Instant::now(), Host::default());
     shares.lease("lease-0-1", 60 << 30, 250);
@@ -492,7 +508,8 @@ fn host(shares: &[(&str, TimeShare)]) -> Host {
     let mut host = Host::default();
     for (vm, share) in shares {
         let of_vm = host.vm.entry((*vm).to_owned()).or_default();
-        (of_vm.weight, of_vm.cap, of_vm.priority) = (share.weight, share.cap, share.priority);
+        of_vm.weight = share.weight as u32;
+        (of_vm.cap, of_vm.priority) = (share.cap, share.priority);
     }
     host
 }
@@ -610,10 +627,10 @@ mod properties {
             }
             let window = Duration::from_secs(2);
             run(&mut shares, &mut running, now, window);
-            let sum: u32 = weights.iter().map(|share| share.weight).sum();
+            let sum: f64 = weights.iter().map(|share| share.weight).sum();
             let mut used = 0.0;
             for (program, share) in running.iter().zip(&weights) {
-                let (got, wanted) = (part(program, window), f64::from(share.weight) / f64::from(sum));
+                let (got, wanted) = (part(program, window), share.weight / sum);
                 prop_assert!((got - wanted).abs() < 0.02, "{got} for {wanted}");
                 used += got;
             }
