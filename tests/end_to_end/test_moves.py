@@ -624,13 +624,27 @@ class OneHost(Sessions):
             last = os.stat(state).st_ino
             eventually(lambda: os.stat(state).st_ino != last, "it is written on")
             code, _, errors = ask(one, "checkpoint", number, folder, "--every", "off")
-            self.assertNotEqual(code, 0)
-            self.one_sentence(errors, "earlier daemon")
+            self.assertEqual(code, 0, errors)
+            self.assertIsNone(one.sessions()[0]["checkpoint"])
             rounds(guest, 2)
             guest.kill()
             eventually(lambda: one.sessions() == [], "its session is over")
             code, _, errors = ask(one, "restore", folder)
             self.assertEqual(code, 0, errors)
+
+    def test_a_session_of_a_daemon_that_crashed_moves(self):
+        one = self.daemon(harness.Daemon, "--set=software.devices=2")
+        guest = self.guest(one, "shm", "steps")
+        rounds(guest, 1)
+        number = only_session(one)
+        one.process.kill()
+        one.process.wait(20)
+        one.start()
+        code, _, errors = migrate(one, "--session", number, "--to-gpu", "1")
+        self.assertEqual(code, 0, errors)
+        rounds(guest, 2)
+        (moved,) = one.sessions()
+        self.assertEqual(moved["device"], "software:1")
 
     def test_a_program_waits_while_the_daemon_is_restarted(self):
         one = self.daemon(harness.Daemon)

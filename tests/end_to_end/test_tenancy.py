@@ -76,6 +76,19 @@ class Tenancy(unittest.TestCase):
         for guest in (second, other):
             self.assertIsNone(guest.poll())
 
+    def test_all_vms_have_the_memory_of_a_gpu_once(self):
+        daemon = self.daemon("software.memory=256MiB")
+        first = self.hold(daemon, "unix", 160 * MIB)
+        self.assertEqual(self.memory(daemon, "tcp"), (96 * MIB, 256 * MIB))
+        self.refused_memory(daemon, "tcp", 98 * MIB)
+        self.hold(daemon, "tcp", 96 * MIB)
+        self.refused_memory(daemon, "shm", 2 * MIB)
+        # What a killed worker had is free again, and no more.
+        worker = next(one["worker_pid"] for one in daemon.sessions() if one["guest_pid"] == first.pid)
+        os.kill(worker, signal.SIGKILL)
+        eventually(lambda: len(daemon.sessions()) == 1, "the worker's end is noticed")
+        self.assertEqual(self.memory(daemon, "tcp"), (160 * MIB, 256 * MIB))
+
     def memory(self, daemon, communicator):
         """Free and total memory as a program of this VM sees them."""
         code, output, errors = finish(self.guest(daemon, communicator, "memory"))

@@ -27,6 +27,7 @@ mod scrapes;
 mod signals;
 mod spawning;
 mod supervise;
+mod survivors;
 mod token;
 mod turns;
 mod unnamed_checkpoint;

@@ -158,6 +158,18 @@ impl Devices {
         self.position_of(index.parse().ok().filter(|_| kind == self.kind)?)
     }
 
+    /// The position that the device with this label will have: a session of an earlier daemon
+    /// is there before the devices are found.
+    #[must_use]
+    pub fn expected(&self, label: &str) -> Option<u32> {
+        let index = label.split_once(':')?.1.parse().ok()?;
+        if self.configured.is_empty() {
+            return Some(index);
+        }
+        let mut configured = (0..).zip(&self.configured);
+        configured.find_map(|(position, other)| (*other == index).then_some(position))
+    }
+
     /// `cuda:0`.
     #[must_use]
     pub fn label(&self, ordinal: u32) -> String {

@@ -1,6 +1,5 @@
 //! Records of running sessions on disk, one file each. A daemon that starts after a crash
-//! finds them: it lists these sessions, counts them against limits, notices their end and
-//! can end them.
+//! finds them, and reaches their workers.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -8,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use paragpu_control::files::own_regular;
+use paragpu_control::socket::Control;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, openat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::door;
 use crate::session::{Facts, now};
 use crate::worker::pidfd;
 
@@ -35,6 +36,10 @@ pub struct SurvivingSession {
     pub pidfd: OwnedFd,
     /// Its schedule of checkpoints, if it has one.
     pub again: Option<CheckpointSchedule>,
+    /// The connection to its worker, if that can be reached.
+    pub control: Option<Control>,
+    /// What identifies the accounts in which it has slots.
+    pub accounts: Vec<u64>,
 }
 
 /// A schedule of checkpoints.
@@ -55,8 +60,13 @@ struct Note {
     started: u64,
     boot: String,
     again: Option<CheckpointSchedule>,
+    /// The name of its worker's [`door`]; empty if it has none.
+    door: String,
+    accounts: Vec<u64>,
 }
 
+/// File name extension of the doors of workers.
+const DOOR: &str = "door";
 /// File name extension of the records of checkpointed sessions.
 const PARKED: &str = "parked";
 
@@ -99,20 +109,30 @@ impl Notes {
         })
     }
 
-    /// Records a session whose worker is process `pid`. A failure is logged: the session is
-    /// served all the same.
-    pub fn write(&self, facts: &Facts, pid: u32) {
-        let Some(started) = start_time(pid) else {
-            return; // It has exited. There is nothing for a later daemon to find.
-        };
+    /// Records a session whose worker is process `pid`, and that has slots in `accounts`. Returns
+    /// the door for its worker. A failure is logged: the session is served all the same.
+    pub fn write(&self, facts: &Facts, pid: u32, accounts: Vec<u64>) -> Option<OwnedFd> {
+        // `None`: it has exited. There is nothing for a later daemon to find.
+        let started = start_time(pid)?;
+        let name = format!("{}.{DOOR}", facts.session);
+        let door = door::make(&self.directory, &name);
+        if let Err(error) = &door {
+            tracing::warn!(
+                session = facts.session, %error,
+                "no later daemon can reach the session's worker"
+            );
+        }
         let note = Note {
             facts: facts.clone(),
             pid,
             started,
             boot: self.boot.clone(),
             again: None,
+            door: door.as_ref().map(|_| name).unwrap_or_default(),
+            accounts,
         };
         self.put(facts.session, &note);
+        door.ok()
     }
 
     /// Records the schedule of checkpoints of a session, or that it has none.
@@ -149,6 +169,8 @@ impl Notes {
 
     /// Removes the record of a session.
     pub fn remove(&self, session: u64) {
+        // There is none if it could not be made.
+        let _ = std::fs::remove_file(self.path(session).with_extension(DOOR));
         match std::fs::remove_file(self.path(session)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 tracing::warn!(session, %error, "the record of an ended session cannot be removed");
@@ -171,7 +193,10 @@ impl Notes {
                 .and_then(|text| serde_json::from_slice::<Note>(&text).ok());
             match note.and_then(|note| self.alive(note)) {
                 Some(session) => found.push(session),
-                None => drop(std::fs::remove_file(&path)),
+                None => {
+                    let _ = std::fs::remove_file(path.with_extension(DOOR));
+                    let _ = std::fs::remove_file(&path);
+                }
             }
         }
         found.sort_by_key(|found| found.facts.session);
@@ -235,7 +260,9 @@ impl Notes {
         // Compared after the pidfd is open: from then on the process ID cannot be reused
         // unnoticed.
         let same = note.boot == self.boot && start_time(note.pid) == Some(note.started);
-        same.then_some(SurvivingSession {
+        same.then(|| SurvivingSession {
+            control: door::knock(&self.directory, &note.door).ok(),
+            accounts: note.accounts,
             facts: note.facts,
             pid: note.pid,
             pidfd,

@@ -44,24 +44,35 @@ struct Offered {
     session: u64,
     offer: Offer,
     memory: ReceivedFd,
-    /// The sessions that map the memory without being charged.
-    borrowers: BTreeSet<u64>,
+    holders: Holders,
 }
 
-/// Memory that is no longer offered, while sessions that borrowed it still map it.
+/// How a session maps what another one offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hold {
+    /// At another device: neither the VM nor a GPU is charged for that.
+    Borrowed,
+    /// At the device that has the memory: the VM is charged for the session, too.
+    Joined,
+}
+
+/// The sessions that map offered memory.
+type Holders = BTreeSet<(Hold, u64)>;
+
+/// Memory that is no longer offered, while other sessions still map it.
 #[derive(Debug)]
 struct Left {
     size: u64,
     /// Whether the session that offered it still runs.
     has_owner: bool,
-    borrowers: BTreeSet<u64>,
+    holders: Holders,
 }
 
 /// The offers of a VM's sessions, by token. While sessions move from this host to this
 /// host, the source and the destination of a session offer memory under the same token.
 ///
-/// Borrowed memory is charged to its owner. If the owner frees it, or ends, it stays as long as
-/// a borrower has it mapped, and [`charges`](Self::charges) has it until then.
+/// The memory is charged to its owner. If the owner frees it, or ends, it stays as long as another
+/// session has it mapped, and [`charges`](Self::charges) has it until then.
 #[derive(Debug, Default)]
 pub struct Offers {
     offered: BTreeMap<Token, Vec<Offered>>,
@@ -120,7 +131,7 @@ impl Offers {
             session,
             offer,
             memory,
-            borrowers: BTreeSet::new(),
+            holders: Holders::new(),
         });
         Some(offer)
     }
@@ -141,11 +152,11 @@ impl Offers {
     /// Keeps account of memory that is no longer offered.
     fn leave(&mut self, gone: Vec<Offered>, has_owner: bool) {
         for offered in gone {
-            if !offered.borrowers.is_empty() {
+            if !offered.holders.is_empty() {
                 let left = Left {
                     size: offered.offer.size,
                     has_owner,
-                    borrowers: offered.borrowers,
+                    holders: offered.holders,
                 };
                 let key = (offered.offer.token, offered.session);
                 self.left.insert(key, left);
@@ -167,45 +178,48 @@ impl Offers {
     }
 
     /// Records that `session` maps what `owner` offers. Returns false if the VM has too much
-    /// memory that only borrowers have.
-    pub fn borrow(&mut self, session: u64, owner: u64, token: &Token) -> bool {
+    /// memory that its owners no longer have.
+    pub fn hold(&mut self, session: u64, owner: u64, token: &Token, hold: Hold) -> bool {
         let held = self.offered.get_mut(token).into_iter().flatten();
         let held = held.into_iter().find(|held| held.session == owner);
         let has_room = self.left.len() < MAX_OFFERS;
         match held.filter(|_| has_room) {
             Some(held) => {
-                held.borrowers.insert(session);
+                held.holders.insert((hold, session));
                 true
             }
             None => false,
         }
     }
 
-    /// Records that `session` no longer maps what it borrowed with this token.
+    /// Records that `session` no longer maps memory with this token.
     pub fn give_back(&mut self, session: u64, token: &Token) {
         for held in self.offered.get_mut(token).into_iter().flatten() {
-            held.borrowers.remove(&session);
+            release(&mut held.holders, session);
         }
         self.left.retain(|(of, _), left| {
             if of == token {
-                left.borrowers.remove(&session);
+                release(&mut left.holders, session);
             }
-            !left.borrowers.is_empty()
+            !left.holders.is_empty()
         });
     }
 
     /// Device memory to charge, by session: what it freed while others have it mapped. If it
-    /// has ended, one of those is charged.
+    /// has ended, one of those is charged. A VM pays for memory that is [`Hold::Joined`] anyway,
+    /// a GPU does not.
     #[must_use]
-    pub fn charges(&self) -> BTreeMap<u64, u64> {
+    pub fn charges(&self, payer: Payer) -> BTreeMap<u64, u64> {
         let mut charges = BTreeMap::<u64, u64>::new();
         for ((_, owner), left) in &self.left {
-            let payer = match left.has_owner {
-                true => Some(owner),
-                false => left.borrowers.first(),
-            };
-            if let Some(payer) = payer {
-                let charged = charges.entry(*payer).or_default();
+            let is_paid = |hold: &Hold| payer == Payer::Vm && *hold == Hold::Joined;
+            let mut holders = left.holders.iter().filter(|(hold, _)| !is_paid(hold));
+            let session = holders.next().map(|(_, first)| match left.has_owner {
+                true => owner,
+                false => first,
+            });
+            if let Some(session) = session {
+                let charged = charges.entry(*session).or_default();
                 *charged = charged.saturating_add(left.size);
             }
         }
@@ -233,19 +247,32 @@ impl Offers {
         self.offered.retain(|_, held| {
             gone.extend(held.extract_if(.., |held| held.session == session));
             for held in held.iter_mut() {
-                held.borrowers.remove(&session);
+                release(&mut held.holders, session);
             }
             !held.is_empty()
         });
         for offered in &mut gone {
-            offered.borrowers.remove(&session);
+            release(&mut offered.holders, session);
         }
         self.left.retain(|_, left| {
-            left.borrowers.remove(&session);
-            !left.borrowers.is_empty()
+            release(&mut left.holders, session);
+            !left.holders.is_empty()
         });
         gone
     }
+}
+
+/// Who pays for memory that its owner no longer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payer {
+    /// The VM.
+    Vm,
+    /// The GPU.
+    Gpu,
+}
+
+fn release(holders: &mut Holders, session: u64) {
+    holders.retain(|(_, holder)| *holder != session);
 }
 
 #[cfg(test)]
@@ -296,7 +323,7 @@ mod tests {
         };
         assert!(offers.add(1, lent, memory(), room()).is_some());
         for session in [1, 2, 3] {
-            assert!(offers.borrow(session, 1, &[1; 16]));
+            assert!(offers.hold(session, 1, &[1; 16], Hold::Borrowed));
         }
         offers
     }
@@ -304,37 +331,61 @@ mod tests {
     #[test]
     fn borrowed_memory_is_charged_when_it_is_no_longer_offered() {
         let mut offers = lent();
-        assert!(!offers.borrow(2, 3, &[1; 16]), "another session's");
-        assert!(offers.charges().is_empty());
+        assert!(
+            !offers.hold(2, 3, &[1; 16], Hold::Borrowed),
+            "another session's"
+        );
+        assert!(offers.charges(Payer::Vm).is_empty());
         offers.give_back(3, &[1; 16]);
         offers.withdraw(1, &[1; 16]);
-        assert!(!offers.borrow(3, 1, &[1; 16]), "withdrawn");
+        assert!(!offers.hold(3, 1, &[1; 16], Hold::Borrowed), "withdrawn");
         // Its owner is charged while it runs, then the last that has it mapped.
-        assert_eq!(offers.charges(), BTreeMap::from([(1, 100)]));
+        assert_eq!(offers.charges(Payer::Vm), BTreeMap::from([(1, 100)]));
         offers.give_back(1, &[1; 16]);
-        assert_eq!(offers.charges(), BTreeMap::from([(1, 100)]));
+        assert_eq!(offers.charges(Payer::Vm), BTreeMap::from([(1, 100)]));
         offers.release(1);
-        assert_eq!(offers.charges(), BTreeMap::from([(2, 100)]));
+        assert_eq!(offers.charges(Payer::Vm), BTreeMap::from([(2, 100)]));
         offers.give_back(2, &[1; 16]);
-        assert!(offers.charges().is_empty() && offers.left.is_empty());
+        assert!(offers.charges(Payer::Vm).is_empty() && offers.left.is_empty());
     }
 
     #[test]
     fn borrowed_memory_outlives_its_owner() {
         let mut offers = lent();
         offers.release(1);
-        assert_eq!(offers.charges(), BTreeMap::from([(2, 100)]));
+        assert_eq!(offers.charges(Payer::Vm), BTreeMap::from([(2, 100)]));
         offers.release(2);
-        assert_eq!(offers.charges(), BTreeMap::from([(3, 100)]));
+        assert_eq!(offers.charges(Payer::Vm), BTreeMap::from([(3, 100)]));
         offers.release(3);
-        assert!(offers.charges().is_empty() && offers.left.is_empty());
+        assert!(offers.charges(Payer::Vm).is_empty() && offers.left.is_empty());
         // Sessions that move together leave nothing behind.
         let mut offers = lent();
         for session in [1, 2, 3] {
             offers.release_moved(session);
-            assert!(offers.charges().is_empty());
+            assert!(offers.charges(Payer::Vm).is_empty());
         }
         assert!(offers.offered.is_empty() && offers.left.is_empty());
+    }
+
+    #[test]
+    fn a_gpu_pays_for_what_joined_sessions_still_map() {
+        let mut offers = Offers::default();
+        assert!(offers.add(1, offer(1), memory(), room()).is_some());
+        assert!(offers.hold(2, 1, &[1; 16], Hold::Joined));
+        assert!(offers.hold(3, 1, &[1; 16], Hold::Joined));
+        let size = offer(1).size;
+        let paid =
+            |offers: &Offers, payer| -> Vec<_> { offers.charges(payer).into_iter().collect() };
+        assert!(paid(&offers, Payer::Gpu).is_empty(), "its owner has it");
+        offers.withdraw(1, &[1; 16]);
+        assert_eq!(paid(&offers, Payer::Gpu), [(1, size)]);
+        assert!(paid(&offers, Payer::Vm).is_empty());
+        offers.release(1);
+        assert_eq!(paid(&offers, Payer::Gpu), [(2, size)]);
+        offers.give_back(2, &[1; 16]);
+        assert_eq!(paid(&offers, Payer::Gpu), [(3, size)]);
+        offers.release(3);
+        assert!(offers.left.is_empty());
     }
 
     #[test]
@@ -343,7 +394,7 @@ mod tests {
         for name in 0..=MAX_OFFERS as u8 {
             assert!(offers.add(1, offer(name), memory(), room()).is_some());
             let has_room = usize::from(name) < MAX_OFFERS;
-            assert_eq!(offers.borrow(2, 1, &[name; 16]), has_room);
+            assert_eq!(offers.hold(2, 1, &[name; 16], Hold::Borrowed), has_room);
             offers.withdraw(1, &[name; 16]);
         }
         assert_eq!(offers.left.len(), MAX_OFFERS);

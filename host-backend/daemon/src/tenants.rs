@@ -19,13 +19,16 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::cgroup::{Group, Groups, Limits};
-use crate::offers::{Offers, Room};
+use crate::ledger::Ledger;
+use crate::offers::{Offers, Payer, Room};
 use crate::received_fd::ReceivedFd;
 
 /// All tenants.
 #[derive(Debug)]
 pub struct Tenants {
     accounts: BTreeMap<String, Tenant>,
+    /// The accounts of GPUs whose memory no driver counts, by their labels.
+    gpus: BTreeMap<String, Ledger>,
     /// The process that serves a VM's PCI device, by VM.
     processes: BTreeMap<String, DeviceProcess>,
     /// The last certificate presented by a VM, by VM.
@@ -36,32 +39,31 @@ pub struct Tenants {
     groups: Result<Groups, String>,
 }
 
+/// Who counts the memory of a GPU.
+#[derive(Debug, Clone, Copy)]
+pub enum Memory<'a> {
+    /// Its driver.
+    Driver,
+    /// Nobody but its workers: it is the host's memory.
+    Host {
+        /// The GPU.
+        label: &'a str,
+        /// Its size in bytes.
+        bytes: u64,
+    },
+}
+
 /// A tenant with sessions.
 #[derive(Debug)]
 struct Tenant {
-    account: Account,
+    ledger: Ledger,
     /// The control group of its workers.
     group: Option<Group>,
     /// Whether its GPUs have their memory in the host's.
     software: bool,
-    /// Its sessions, by their slot in the account.
-    slots: BTreeMap<u32, u64>,
-    /// The slots of sessions that arrive from another session here, which has not ended, and
-    /// that session. Only that one's memory counts.
-    arriving: BTreeMap<u32, u64>,
     offers: Offers,
     /// Moves in a row that ended because a session shared memory meanwhile.
     spoiled: u32,
-}
-
-impl Tenant {
-    fn charge_lent(&self) {
-        let charges = self.offers.charges();
-        for (slot, session) in &self.slots {
-            let bytes = charges.get(session).copied().unwrap_or_default();
-            self.account.charge_lent(*slot, bytes);
-        }
-    }
 }
 
 /// A device process.
@@ -132,6 +134,7 @@ impl Tenants {
     pub fn new(groups: Result<Groups, String>) -> Self {
         Self {
             accounts: BTreeMap::new(),
+            gpus: BTreeMap::new(),
             processes: BTreeMap::new(),
             certified: BTreeMap::new(),
             leased: BTreeMap::new(),
@@ -145,62 +148,145 @@ impl Tenants {
         self.groups.as_ref().err().map(String::as_str)
     }
 
-    /// Assigns a worker, by its process ID and control socket, a slot in the account of
-    /// `vm` and moves it into the VM's control group, before it gets the session. Workers
-    /// count their memory in the account directly, without a message to the daemon.
-    /// `software`: whether the worker's GPU has its memory in the host's. `source`: the session of
-    /// this VM that the session continues.
+    /// Opens the accounts of `vm` and, if nobody else counts its memory, of its GPU. Returns what
+    /// identifies them.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn open(&mut self, host: &Host, vm: &str, gpu: &Memory<'_>) -> Result<Vec<u64>, String> {
+        if !self.accounts.contains_key(vm) {
+            let ledger = Ledger::new()?;
+            limit(ledger.account(), host, vm, self.certified_memory(vm));
+            self.add(host, vm, gpu, ledger);
+        }
+        if let Memory::Host { label, bytes } = *gpu {
+            if !self.gpus.contains_key(label) {
+                self.gpus.insert(label.to_owned(), Ledger::new()?);
+            }
+            if let Some(ledger) = self.gpus.get(label) {
+                ledger.account().limit_to(Book::Device, bytes);
+            }
+        }
+        let identities = self.ledgers(vm, gpu).map(|ledger| {
+            let identity = ledger.account().identity();
+            identity.map_err(|error| format!("an account cannot be identified: {error}"))
+        });
+        identities.collect()
+    }
+
+    fn add(&mut self, host: &Host, vm: &str, gpu: &Memory<'_>, ledger: Ledger) {
+        let software = matches!(gpu, Memory::Host { .. });
+        let tenant = Tenant {
+            ledger,
+            group: self.create_group(host, software, vm),
+            software,
+            offers: Offers::default(),
+            spoiled: 0,
+        };
+        self.accounts.insert(vm.to_owned(), tenant);
+    }
+
+    /// The open accounts of a VM and of a GPU.
+    fn ledgers(&mut self, vm: &str, gpu: &Memory<'_>) -> impl Iterator<Item = &mut Ledger> {
+        let of_vm = self.accounts.get_mut(vm).map(|it| &mut it.ledger);
+        let of_gpu = match gpu {
+            Memory::Driver => None,
+            Memory::Host { label, .. } => self.gpus.get_mut(*label),
+        };
+        of_vm.into_iter().chain(of_gpu)
+    }
+
+    /// Assigns a worker, by its process ID and control socket, slots in the
+    /// [open](Self::open) accounts, and moves it into the VM's control group, before it gets the
+    /// session. Workers count their memory in the accounts directly, without a message to the
+    /// daemon. `source`: the session of this VM that the session continues.
     ///
     /// # Errors
     /// One sentence.
     pub fn grant(
         &mut self,
-        host: &Host,
-        software: bool,
         vm: &str,
         (session, source): (u64, Option<u64>),
+        gpu: &Memory<'_>,
         worker: (u32, &Control),
     ) -> Result<(), String> {
         let (pid, control) = worker;
-        if !self.accounts.contains_key(vm) {
-            let account = Account::new()
-                .map_err(|error| format!("the host has no memory for an account: {error}"))?;
-            limit(&account, host, vm, self.certified_memory(vm));
-            let tenant = Tenant {
-                account,
-                group: self.create_group(host, software, vm),
-                software,
-                slots: BTreeMap::new(),
-                arriving: BTreeMap::new(),
-                offers: Offers::default(),
-                spoiled: 0,
-            };
-            self.accounts.insert(vm.to_owned(), tenant);
+        let (mut slots, mut fds) = (Vec::new(), Vec::new());
+        for ledger in self.ledgers(vm, gpu) {
+            let slot = ledger.enter(session, source);
+            slots.push(slot.ok_or_else(|| format!("{SLOTS} sessions are the maximum"))?);
+            fds.push(ledger.account().as_fd());
         }
-        let Some(tenant) = self.accounts.get_mut(vm) else {
-            return Err("the VM has no account".into());
+        let mut slots = slots.into_iter();
+        let quota = ToWorker::Quota {
+            slot: slots.next().ok_or("the VM has no account")?,
+            gpu: slots.next(),
         };
-        let slot = (0..SLOTS)
-            .find(|slot| !tenant.slots.contains_key(slot))
-            .ok_or_else(|| format!("{vm} has {SLOTS} sessions, the maximum"))?;
-        tenant.account.clear(slot);
-        let arrives = |source: &u64| {
-            let known = tenant.slots.values().any(|other| other == source);
-            // A hostile host may announce a session repeatedly.
-            known && tenant.arriving.values().all(|other| other != source)
-        };
-        if let Some(source) = source.filter(arrives) {
-            tenant.account.set_arriving(slot, true);
-            tenant.arriving.insert(slot, source);
-        }
-        tenant.slots.insert(slot, session);
         control
-            .send(&ToWorker::Quota { slot }, &[tenant.account.as_fd()])
+            .send(&quota, &fds)
             .map_err(|error| format!("the worker cannot be reached: {error}"))?;
-        if let Some(Err(error)) = tenant.group.as_ref().map(|group| group.admit(pid)) {
+        self.group(vm, pid);
+        Ok(())
+    }
+
+    /// Moves a worker into its VM's control group.
+    fn group(&self, vm: &str, pid: u32) {
+        let group = self.accounts.get(vm).and_then(|it| it.group.as_ref());
+        if let Some(Err(error)) = group.map(|group| group.admit(pid)) {
             tracing::warn!(vm, worker = pid, %error, "the worker has no control group");
         }
+    }
+
+    /// Lets a session of an earlier daemon keep its slots. `known` identifies their accounts, by
+    /// the session's record: its worker, which gives them, is not trusted. They keep their limits
+    /// until these are next computed.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn readmit(
+        &mut self,
+        host: &Host,
+        (vm, gpu): (&str, &Memory<'_>),
+        (session, pid): (u64, u32),
+        known: &[u64],
+        given: Vec<(Account, u32)>,
+    ) -> Result<(), String> {
+        let given = given.into_iter().map(|(account, slot)| {
+            let identity = account.identity().unwrap_or_default();
+            (identity, account, slot)
+        });
+        let given: Vec<_> = given.collect();
+        if !given.iter().map(|(identity, ..)| identity).eq(known) {
+            return Err("it has accounts that it was not given".into());
+        }
+        let mut slots = Vec::new();
+        for (position, (_, account, slot)) in given.into_iter().enumerate() {
+            let ledger = || Ledger::of(account);
+            match (position, gpu) {
+                (0, _) if !self.accounts.contains_key(vm) => self.add(host, vm, gpu, ledger()),
+                (1, Memory::Host { label, .. }) if !self.gpus.contains_key(*label) => {
+                    self.gpus.insert((*label).to_owned(), ledger());
+                }
+                _ => {}
+            }
+            slots.push(slot);
+        }
+        for ((ledger, slot), known) in self.ledgers(vm, gpu).zip(slots).zip(known) {
+            let same = ledger.account().identity().is_ok_and(|it| it == *known);
+            if !same || !ledger.keep(session, slot) {
+                return Err("it has a slot of another session".into());
+            }
+        }
+        self.group(vm, pid);
         Ok(())
+    }
+
+    /// Clears what sessions had that ended while there was no daemon.
+    pub fn forget_ended(&self) {
+        let of_vms = self.accounts.values().map(|tenant| &tenant.ledger);
+        of_vms
+            .chain(self.gpus.values())
+            .for_each(Ledger::clear_others);
     }
 
     /// The control group of a VM; `None` if there are none.
@@ -232,7 +318,7 @@ impl Tenants {
         let Some(tenant) = self.accounts.get(vm) else {
             return;
         };
-        limit(&tenant.account, host, vm, certified);
+        limit(tenant.ledger.account(), host, vm, certified);
         if let Some(group) = &tenant.group
             && let Err(error) = group.limit(self.group_limits(host, tenant.software, vm))
         {
@@ -240,29 +326,22 @@ impl Tenants {
         }
     }
 
-    /// Removes a session whose worker has exited, and clears its slot in the account.
+    /// Removes a session whose worker has exited, and clears its slots in the accounts.
     pub fn release(&mut self, vm: &str, session: u64) {
+        self.gpus.retain(|_, ledger| {
+            ledger.leave(session);
+            !ledger.is_empty()
+        });
         let Some(tenant) = self.accounts.get_mut(vm) else {
             return;
         };
-        tenant.slots.retain(|slot, other| {
-            if *other == session {
-                tenant.account.clear(*slot);
-                tenant.arriving.remove(slot);
-            }
-            *other != session
-        });
-        tenant.arriving.retain(|slot, source| {
-            if *source == session {
-                tenant.account.set_arriving(*slot, false);
-            }
-            *source != session
-        });
+        tenant.ledger.leave(session);
         tenant.offers.release(session);
-        tenant.charge_lent();
-        if tenant.slots.is_empty() {
+        if tenant.ledger.is_empty() {
             self.accounts.remove(vm);
             self.certified.remove(vm);
+        } else {
+            self.charge_lent(vm);
         }
     }
 
@@ -290,15 +369,26 @@ impl Tenants {
         if let Some(tenant) = self.accounts.get_mut(vm) {
             tenant.spoiled = 0;
             tenant.offers.release_moved(session);
-            tenant.charge_lent();
+            self.charge_lent(vm);
         }
     }
 
     /// Charges memory that a VM's sessions no longer offer, and others still map. Follows each
     /// change of [`offers`](Self::offers) but new ones.
     pub fn charge_lent(&self, vm: &str) {
-        if let Some(tenant) = self.accounts.get(vm) {
-            tenant.charge_lent();
+        let Some(tenant) = self.accounts.get(vm) else {
+            return;
+        };
+        let [of_vm, of_gpus] = [Payer::Vm, Payer::Gpu].map(|payer| tenant.offers.charges(payer));
+        let bytes = |charges: &BTreeMap<u64, u64>, session| {
+            let charged = charges.get(&session).copied();
+            charged.unwrap_or_default()
+        };
+        for session in tenant.ledger.sessions() {
+            tenant.ledger.charge_lent(session, bytes(&of_vm, session));
+            for gpu in self.gpus.values() {
+                gpu.charge_lent(session, bytes(&of_gpus, session));
+            }
         }
     }
 
@@ -373,7 +463,7 @@ impl Tenants {
     pub fn memory(&self, vm: &str) -> u64 {
         self.accounts
             .get(vm)
-            .map_or(0, |tenant| tenant.account.used(Book::Device))
+            .map_or(0, |tenant| tenant.ledger.account().used(Book::Device))
     }
 
     /// Records that a process serves the device of this VM. While it lives, no other
@@ -482,11 +572,15 @@ pub fn check_tenant(vm: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::offers::Hold;
     use crate::received_fd::PeerKind;
     use paragpu_control::account::Share;
     use paragpu_control::exchange::Offer;
     use paragpu_control::socket::Inbox;
     use std::sync::Arc;
+
+    /// Bytes of the GPU.
+    const GPU: u64 = 1000;
 
     fn host(memory: u64) -> Host {
         let mut host = Host::default();
@@ -501,15 +595,24 @@ mod tests {
 
     /// The same for one that continues another session.
     fn arrive(tenants: &mut Tenants, host: &Host, vm: &str, sessions: (u64, Option<u64>)) -> Share {
+        let gpu = Memory::Host {
+            label: "software:0",
+            bytes: GPU,
+        };
         let (daemon, worker) = Control::pair().unwrap();
-        tenants
-            .grant(host, true, vm, sessions, (1, &daemon))
-            .unwrap();
+        tenants.open(host, vm, &gpu).unwrap();
+        tenants.grant(vm, sessions, &gpu, (1, &daemon)).unwrap();
         let mut inbox = Inbox::default();
         worker.receive(&mut inbox, true).unwrap();
-        let memory = inbox.fds.pop().unwrap();
+        let fds = std::mem::take(&mut inbox.fds).into_iter();
+        let mut accounts = fds.map(|memory| Arc::new(Account::open(memory).unwrap()));
         match inbox.message().unwrap() {
-            ToWorker::Quota { slot } => Share::new(Arc::new(Account::open(memory).unwrap()), slot),
+            ToWorker::Quota {
+                slot,
+                gpu: Some(on_gpu),
+            } => {
+                Share::new(accounts.next().unwrap(), slot).on_gpu(accounts.next().unwrap(), on_gpu)
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -561,6 +664,26 @@ mod tests {
     }
 
     #[test]
+    fn sessions_of_all_vms_fill_one_gpu() {
+        let (mut tenants, host) = (Tenants::new(Err(String::new())), host(0));
+        let one = share(&mut tenants, &host, "a", 1);
+        let other = share(&mut tenants, &host, "b", 2);
+        assert!(one.take(900));
+        assert_eq!((one.free(), other.free()), (100, 100));
+        assert!(!other.take(101) && other.take(100));
+        // A worker that is killed gives everything back.
+        tenants.release("a", 1);
+        assert_eq!(other.free(), 900);
+        // A session that moves within the GPU counts once.
+        let again = arrive(&mut tenants, &host, "b", (3, Some(2)));
+        assert!(other.take(900) && again.take(1000) && other.free() == 0);
+        tenants.release("b", 2);
+        assert_eq!((again.free(), tenants.memory("b")), (0, 1000));
+        tenants.release("b", 3);
+        assert!(tenants.gpus.is_empty() && tenants.accounts.is_empty());
+    }
+
+    #[test]
     fn memory_that_is_lent_stays_charged() {
         let (mut tenants, host) = (Tenants::new(Err(String::new())), host(100));
         let one = share(&mut tenants, &host, "a", 1);
@@ -575,7 +698,7 @@ mod tests {
         let room = tenants.room_for_offers();
         let offers = tenants.offers("a").unwrap();
         assert!(offers.add(1, offer, memory, room).is_some());
-        assert!(offers.borrow(2, 1, &[1; 16]));
+        assert!(offers.hold(2, 1, &[1; 16], Hold::Borrowed));
         assert!(one.take(60));
         // Nothing is charged twice.
         tenants.charge_lent("a");

@@ -169,10 +169,19 @@ impl Worker {
         })
     }
 
-    /// A worker that an earlier daemon started and that still has `session`.
+    /// A worker that an earlier daemon started and that still has `session`. `control`: the
+    /// connection to it, if it can be reached.
     #[must_use]
-    pub fn adopt(pid: u32, pidfd: OwnedFd, ordinal: u32, session: u64) -> Self {
-        Self::of(pid, pidfd, ordinal, State::Serving(session))
+    pub fn adopt(
+        (pid, pidfd): (u32, OwnedFd),
+        control: Option<Control>,
+        ordinal: u32,
+        session: u64,
+    ) -> Self {
+        Self {
+            control: control.map(WorkerSocket::new),
+            ..Self::of(pid, pidfd, ordinal, State::Serving(session))
+        }
     }
 
     fn of(pid: u32, pidfd: OwnedFd, ordinal: u32, state: State) -> Self {

@@ -2,8 +2,14 @@
 
 mod common;
 
-use common::{Daemon, until_workers};
+use common::{Daemon, Guest, refusal, send_hello, until_workers, welcome};
 use paragpu_control::admin::{Request, Response};
+use paragpu_protocol::handle::DeviceAddress;
+use paragpu_protocol::handshake::{Hello, Transport};
+use paragpu_protocol::layout::{CHUNK, Regions};
+use paragpu_protocol::table::{MemGetInfo, MemMap};
+use paragpu_protocol::types::MemoryInfo;
+use rustix::process::Signal;
 
 #[test]
 fn sigterm_ends_everything() {
@@ -44,13 +50,13 @@ fn sessions_survive_a_daemon_that_is_killed() {
     assert!(
         sessions
             .iter()
-            .all(|info| !info.counted && info.guest_pid == 77)
+            .all(|info| info.counted && info.guest_pid == 77)
     );
     let third = daemon.guest();
     assert_eq!(third.welcome.session, 3);
     second.ping();
 
-    // A share would have no effect.
+    // It takes turns with the others.
     let share = daemon.ask(&Request::Share {
         session: Some(first.welcome.session),
         vm: None,
@@ -58,7 +64,22 @@ fn sessions_survive_a_daemon_that_is_killed() {
         cap: None,
         priority: None,
     });
-    assert!(matches!(share, Response::Error { .. }), "{share:?}");
+    assert!(matches!(share, Response::Shared(_)), "{share:?}");
+    let sessions = daemon.sessions();
+    assert!(sessions.iter().all(|info| info.turns.is_some()));
+
+    // It gets another connection.
+    let stream = daemon.connect();
+    let hello = Hello {
+        token: first.welcome.token,
+        ..Hello::new(Transport::Stream, 0, 77)
+    };
+    send_hello(&stream, &hello);
+    first.until_closed();
+    let resumed = welcome(stream).unwrap();
+    assert_eq!(resumed.welcome.session, first.welcome.session);
+    drop(first);
+    let mut first = resumed;
 
     // The new daemon sees the first session end and can end the second.
     drop(second);
@@ -70,6 +91,82 @@ fn sessions_survive_a_daemon_that_is_killed() {
     drop(third);
     daemon.until_quiet(2);
     daemon.until_workers(2);
+}
+
+/// A guest with so many chunks of memory on its GPU.
+fn holder(daemon: &Daemon, chunks: u64) -> Guest {
+    let mut guest = daemon.guest();
+    guest.call::<_, ()>(&MemMap {
+        address: DeviceAddress(Regions::of(0).unwrap().arena),
+        size: chunks * CHUNK,
+    });
+    guest
+}
+
+/// The chunks that a guest finds free.
+fn free(guest: &mut Guest) -> u64 {
+    guest.call::<_, MemoryInfo>(&MemGetInfo {}).free / CHUNK
+}
+
+/// The chunks that the daemon's only tenant has.
+fn used(daemon: &Daemon) -> u64 {
+    daemon.stats().vms[0].device_memory / CHUNK
+}
+
+#[test]
+fn sessions_of_an_earlier_daemon_count() {
+    // The GPU has 32 chunks.
+    let limit = format!("limits.per_vm_memory={}", 24 * CHUNK);
+    let arguments = ["--set", &limit, "--set", "limits.per_vm=3"];
+    let daemon = Daemon::start(&arguments);
+    let mut first = holder(&daemon, 10);
+    let second = holder(&daemon, 5);
+    let killed = daemon.worker_of(&second);
+    let third = holder(&daemon, 3);
+    let mut directory = daemon.crash();
+    rustix::process::kill_process(killed, Signal::KILL).unwrap();
+    until_workers(directory.path(), 2);
+    // Nor does it get lost at the next crash.
+    for _ in 0..2 {
+        let daemon = Daemon::start_in(directory, &arguments);
+        assert_eq!((used(&daemon), free(&mut first)), (13, 11));
+        let mut fourth = holder(&daemon, 2);
+        assert_eq!((used(&daemon), free(&mut fourth)), (15, 9));
+        let stream = daemon.connect();
+        send_hello(&stream, &Hello::new(Transport::Stream, 0, 77));
+        let refused = refusal(stream);
+        assert!(refused.contains("already has 3 sessions"), "{refused}");
+        drop(fourth);
+        daemon.until("over", |stats| stats.sessions == 2);
+        directory = daemon.crash();
+    }
+    let daemon = Daemon::start_in(directory, &arguments);
+    drop((first, third));
+    daemon.until_quiet(1);
+    assert!(daemon.stats().vms.is_empty());
+}
+
+#[test]
+fn sessions_of_an_earlier_daemon_are_where_they_were() {
+    let placement = ["--set", "device.placement=least-loaded"];
+    let arguments = [&["--set", "software.devices=2"][..], &placement].concat();
+    let daemon = Daemon::start(&arguments);
+    daemon.until_quiet(1);
+    // A process of its own each.
+    let open = |daemon: &Daemon, pid| {
+        let stream = daemon.connect();
+        send_hello(&stream, &Hello::new(Transport::Stream, 0, pid));
+        welcome(stream).unwrap()
+    };
+    let on_first = open(&daemon, 1);
+    let _on_second = open(&daemon, 2);
+    drop(on_first);
+    daemon.until("over", |stats| stats.sessions == 1);
+    let daemon = Daemon::start_in(daemon.crash(), &arguments);
+    daemon.until("ready", |stats| stats.devices.len() == 2);
+    let _third = open(&daemon, 3);
+    let places: Vec<_> = daemon.sessions().into_iter().map(|it| it.device).collect();
+    assert_eq!(places, ["software:1", "software:0"]);
 }
 
 #[test]

@@ -17,6 +17,8 @@ struct Range<F> {
     size: u64,
     /// The number of the mapping.
     mapping: u64,
+    /// Another session's memory: the GPU has it once.
+    imported: bool,
     /// For a parked range: the fence behind the work that may use it, and its age.
     idle: Option<(F, u64)>,
 }
@@ -41,6 +43,8 @@ pub(crate) enum Refused {
     Limit,
     /// It exceeds the VM's limit.
     Shared,
+    /// The sessions on the GPU have all of its memory.
+    Full,
 }
 
 /// The mapped ranges of a session. `F` is the fence after which a parked range may
@@ -57,8 +61,8 @@ pub(crate) struct Arena<F> {
     limit: u64,
     /// The session's share of the VM's account.
     share: Share,
-    /// Bytes charged to the VM for a plan that is not carried out yet.
-    planned: u64,
+    /// Bytes charged for a plan that is not carried out yet, and whether it imports them.
+    planned: (u64, bool),
     /// Limit of parked bytes.
     idle_limit: u64,
     /// Counts unmappings; gives parked ranges their age.
@@ -76,7 +80,7 @@ impl<F> Arena<F> {
             idle: 0,
             limit,
             share: Share::default(),
-            planned: 0,
+            planned: (0, false),
             idle_limit: idle_limit.min(limit),
             clock: 0,
             mappings: 0,
@@ -93,11 +97,26 @@ impl<F> Arena<F> {
         if bytes > self.own_free() {
             return Err(Refused::Limit);
         }
-        if !self.share.take(bytes) {
-            return Err(Refused::Shared);
-        }
+        self.take(bytes, false)?;
         self.live += bytes;
         Ok(())
+    }
+
+    /// Charges the VM, and the GPU if it has an account.
+    fn take(&self, bytes: u64, imported: bool) -> Result<(), Refused> {
+        match self.share_of(imported).take(bytes) {
+            true => Ok(()),
+            false if !imported && self.share.is_gpu_full(bytes) => Err(Refused::Full),
+            false => Err(Refused::Shared),
+        }
+    }
+
+    /// What imported memory, or the session's own, is charged to.
+    fn share_of(&self, imported: bool) -> Share {
+        match imported {
+            true => self.share.of_vm(),
+            false => self.share.clone(),
+        }
     }
 
     /// Bytes that the session's own limit still allows. Memory that it freed counts while
@@ -123,7 +142,8 @@ impl<F> Arena<F> {
 
     /// Records that the last plan is not carried out.
     pub(crate) fn abandon_plan(&mut self) {
-        self.share.give_back(std::mem::take(&mut self.planned));
+        let (bytes, imported) = std::mem::take(&mut self.planned);
+        self.share_of(imported).give_back(bytes);
     }
 
     /// The session's share of the VM's account.
@@ -157,14 +177,21 @@ impl<F> Arena<F> {
     /// plan. After [`Plan::Reuse`] the range is live. After [`Plan::Map`] it becomes live
     /// by [`mapped`](Self::mapped).
     pub(crate) fn plan(&mut self, address: u64, size: u64) -> Result<Plan<F>, Refused> {
+        self.plan_for(address, size, false)
+    }
+
+    /// The same for memory of another session.
+    pub(crate) fn plan_import(&mut self, address: u64, size: u64) -> Result<Plan<F>, Refused> {
+        self.plan_for(address, size, true)
+    }
+
+    fn plan_for(&mut self, address: u64, size: u64, imported: bool) -> Result<Plan<F>, Refused> {
         let mut overlapped = self.overlapped(address, size)?;
         if size > self.own_free() {
             return Err(Refused::Limit);
         }
         self.abandon_plan();
-        if !self.share.take(size) {
-            return Err(Refused::Shared);
-        }
+        self.take(size, imported)?;
         if let Some(range) = self.ranges.get_mut(&address)
             && range.size == size
             && let Some((fence, _)) = range.idle.take()
@@ -176,7 +203,7 @@ impl<F> Arena<F> {
         for start in &overlapped {
             self.drop_idle(*start);
         }
-        self.planned = size;
+        self.planned = (size, imported);
         let room = self.limit - self.live - size;
         overlapped.extend(self.evict(room));
         Ok(Plan::Map(overlapped))
@@ -223,11 +250,12 @@ impl<F> Arena<F> {
 
     /// Records that the range is mapped.
     pub(crate) fn mapped(&mut self, address: u64, size: u64) {
-        self.planned = 0;
+        let (_, imported) = std::mem::take(&mut self.planned);
         self.live += size;
         self.mappings += 1;
         let range = Range {
             size,
+            imported,
             mapping: self.mappings,
             idle: None,
         };
@@ -251,7 +279,7 @@ impl<F> Arena<F> {
             Some(_) => self.idle -= range.size,
             None => {
                 self.live -= range.size;
-                self.share.give_back(range.size);
+                self.share_of(range.imported).give_back(range.size);
             }
         }
         true
@@ -474,6 +502,34 @@ mod tests {
         assert_eq!(two.charge(CHUNK), Ok(()));
         two.discharge(CHUNK);
         assert_eq!((one.free(), account.used(Book::Device)), (CHUNK, 4 * CHUNK));
+    }
+
+    #[test]
+    fn a_gpu_has_imported_memory_once() {
+        let [vm, gpu] = [(); 2].map(|()| Arc::new(Account::new().unwrap()));
+        gpu.limit_to(Book::Device, 5 * CHUNK);
+        let mut arenas = [0, 1].map(|slot| {
+            vm.clear(slot);
+            gpu.clear(slot);
+            let mut arena = arena();
+            arena.count_for(Share::new(Arc::clone(&vm), slot).on_gpu(Arc::clone(&gpu), slot));
+            arena
+        });
+        let [owner, other] = &mut arenas;
+        owner.plan(BASE, 4 * CHUNK).unwrap();
+        owner.mapped(BASE, 4 * CHUNK);
+        assert_eq!((owner.free(), other.free()), (CHUNK, CHUNK));
+        assert_eq!(other.plan(BASE, 2 * CHUNK), Err(Refused::Full));
+        other.plan_import(BASE, 4 * CHUNK).unwrap();
+        other.abandon_plan();
+        other.plan_import(BASE, 4 * CHUNK).unwrap();
+        other.mapped(BASE, 4 * CHUNK);
+        let used = [&vm, &gpu].map(|account| account.used(Book::Device));
+        assert_eq!(used, [8 * CHUNK, 4 * CHUNK]);
+        assert!(other.give_up(BASE));
+        let used = [&vm, &gpu].map(|account| account.used(Book::Device));
+        assert_eq!(used, [4 * CHUNK; 2]);
+        assert_eq!(other.charge(CHUNK), Ok(()));
     }
 
     proptest! {

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use paragpu_control::account::Share;
 use paragpu_control::counters::Counters;
-use paragpu_control::socket::{Control, ControlError, Inbox};
+use paragpu_control::socket::{ControlError, Inbox};
 use paragpu_control::turn::Turn;
 use paragpu_control::worker::{self, FromWorker, Migrate, Route, ToWorker};
 use paragpu_log::cut;
@@ -18,6 +19,7 @@ use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::handshake::Move;
 
 use crate::connect::Guest;
+use crate::daemon_link::DaemonLink;
 use crate::exchange::{Answer, Exchange};
 use crate::reconnect::Waiting;
 use crate::session::sender::DurableSender;
@@ -58,7 +60,7 @@ pub(crate) fn toward(goal: &Move<'_>) -> Vec<u8> {
 }
 
 /// Reports the progress of orders to the daemon, at a limited rate.
-pub(crate) fn reporting_orders(control: Arc<Control>) -> Orders {
+pub(crate) fn reporting_orders(daemon: Arc<DaemonLink>) -> Orders {
     const REPORT_INTERVAL: Duration = Duration::from_millis(50);
     let last = Mutex::new(None::<Instant>);
     Orders::new(move |report| {
@@ -70,12 +72,12 @@ pub(crate) fn reporting_orders(control: Arc<Control>) -> Orders {
             *last = Some(Instant::now());
         }
         let message = FromWorker::Report(report);
-        match (control.send(&message, &[]), &message) {
+        match (daemon.send(&message, &[]), &message) {
             (Ok(()), _) => {}
             // Without a report, the daemon would wait for the order's end.
             (Err(ControlError::Message(error)), _) => {
                 let failed = Report::Failed(format!("its worker cannot report: {error}"));
-                let _ = control.send(&FromWorker::Report(failed), &[]);
+                let _ = daemon.send(&FromWorker::Report(failed), &[]);
             }
             (Err(_), FromWorker::Report(Report::Failed(reason))) => {
                 tracing::warn!(reason, "an order failed after the daemon was lost");
@@ -87,8 +89,12 @@ pub(crate) fn reporting_orders(control: Arc<Control>) -> Orders {
 
 /// State of the session for the process's other threads.
 pub(crate) struct Attendant {
-    pub(crate) control: Arc<Control>,
+    pub(crate) daemon: Arc<DaemonLink>,
     pub(crate) session: u64,
+    /// The secret with which the guest resumes the session.
+    pub(crate) token: [u8; 16],
+    /// The session's slots in its accounts.
+    pub(crate) share: Share,
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) meter: Mutex<Meter>,
     pub(crate) sender: Arc<DurableSender>,
@@ -127,22 +133,48 @@ fn departure(migrate: Migrate, fds: Vec<OwnedFd>) -> Option<Departure> {
 
 impl Attendant {
     /// Answers the daemon while the session is served. If the daemon goes away, the
-    /// session continues.
+    /// session continues, and another daemon may come.
     pub(crate) fn attend(self: Arc<Self>) {
         std::thread::spawn(move || {
-            let mut inbox = Inbox::default();
-            while self.control.receive(&mut inbox, true).is_ok() {
-                let fds = std::mem::take(&mut inbox.fds);
-                match inbox.message::<ToWorker>() {
-                    Ok(message) => self.take(message, fds),
-                    Err(error) => tracing::error!(%error, "the daemon sent an invalid message"),
+            loop {
+                self.answer_daemon();
+                self.exchange.close();
+                // Turns end with the daemon that granted them.
+                self.turn(Turn::Free);
+                // What keeps the checkpoints going until another one is there.
+                let alone = Arc::new(());
+                self.write_again(&alone);
+                let mut fds = Vec::new();
+                let mut slots = Vec::new();
+                for (account, slot) in self.share.slots() {
+                    fds.push(account);
+                    slots.push(slot);
                 }
+                let back = FromWorker::Back {
+                    slot: slots.first().copied().unwrap_or_default(),
+                    gpu: slots.get(1).copied(),
+                    token: self.token,
+                };
+                if !self.daemon.await_another(&back, &fds) {
+                    // The thread of the checkpoints, if there is one, goes on.
+                    return std::mem::forget(alone);
+                }
+                self.exchange.reopen();
+                tracing::info!(session = self.session, "another daemon is there");
             }
-            self.exchange.close();
-            // Turns end with the daemon that granted them.
-            self.turn(Turn::Free);
-            self.write_again();
         });
+    }
+
+    /// Answers a daemon until it is gone.
+    fn answer_daemon(self: &Arc<Self>) {
+        let mut inbox = Inbox::default();
+        while self.daemon.receive(&mut inbox).is_ok() {
+            let fds = std::mem::take(&mut inbox.fds);
+            match inbox.message::<ToWorker>() {
+                Ok(message) => self.take(message, fds),
+                Err(error) => tracing::error!(%error, "the daemon sent an invalid message"),
+            }
+        }
     }
 
     fn take(self: &Arc<Self>, message: ToWorker, fds: Vec<OwnedFd>) {
@@ -153,7 +185,7 @@ impl Attendant {
                     ..self.statistics.read()
                 });
                 // If the daemon is gone, the next receive reports it.
-                let _ = self.control.send(&counters, &[]);
+                let _ = self.daemon.send(&counters, &[]);
             }
             ToWorker::End { reason } => {
                 ENDED_BY_HOST.store(true, Ordering::Release);
@@ -205,6 +237,7 @@ impl Attendant {
             | ToWorker::Arrive { .. }
             | ToWorker::Restore { .. }
             | ToWorker::Own { .. }
+            | ToWorker::Door
             | ToWorker::Quota { .. } => {
                 tracing::error!(
                     "the daemon sent a message that a worker with a session does not expect"
@@ -225,8 +258,9 @@ impl Attendant {
         self.guard(liveness);
     }
 
-    /// Continues the periodic checkpoints that a daemon, now gone, had ordered.
-    fn write_again(&self) {
+    /// Continues the periodic checkpoints that a daemon, now gone, had ordered, while the worker
+    /// is `alone`.
+    fn write_again(&self, alone: &Arc<()>) {
         let again = self.again.lock();
         let Some(worker::CheckpointSchedule { directory, every }) = again.clone() else {
             return;
@@ -237,17 +271,23 @@ impl Attendant {
             session = self.session, directory = %directory.display(),
             "the daemon is gone: the worker continues the periodic checkpoints"
         );
-        loop {
-            std::thread::sleep(every);
-            // A pending order has the same effect.
-            self.orders.give(Order::Checkpoint {
-                target: CheckpointTarget {
-                    directory: directory.clone(),
-                    file: None,
-                },
-                end: false,
-            });
-        }
+        let (alone, orders) = (Arc::downgrade(alone), Arc::clone(&self.orders));
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(every);
+                if alone.strong_count() == 0 {
+                    return;
+                }
+                // A pending order has the same effect.
+                orders.give(Order::Checkpoint {
+                    target: CheckpointTarget {
+                        directory: directory.clone(),
+                        file: None,
+                    },
+                    end: false,
+                });
+            }
+        });
     }
 
     fn turn(&self, turn: Turn) {
@@ -317,7 +357,7 @@ impl Attendant {
             // It may quote the host from which the session came.
             reason: (!reason.is_empty()).then(|| cut(reason)),
         };
-        let _ = self.control.send(&finished, &[]);
+        let _ = self.daemon.send(&finished, &[]);
         exit_now(0)
     }
 }

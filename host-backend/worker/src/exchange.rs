@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paragpu_control::exchange::{Ask, Offer};
-use paragpu_control::socket::Control;
 use paragpu_control::worker::FromWorker;
 use parking_lot::{Condvar, Mutex};
+
+use crate::daemon_link::DaemonLink;
 
 /// Maximum wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,30 +39,30 @@ struct State {
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     /// `None` if there is no daemon.
-    control: Option<Arc<Control>>,
+    daemon: Option<Arc<DaemonLink>>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Exchange {
     /// Over a worker's control socket.
-    pub(crate) fn new(control: Arc<Control>) -> Self {
+    pub(crate) fn new(daemon: Arc<DaemonLink>) -> Self {
         Self {
-            control: Some(control),
+            daemon: Some(daemon),
             ..Self::default()
         }
     }
 
     /// Sends a request and waits for the reply. `None` if there is none.
     pub(crate) fn query(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Option<Answer> {
-        let control = self.control.as_ref()?;
+        let daemon = self.daemon.as_ref()?;
         let request = {
             let mut state = self.state.lock();
             state.last_request += 1;
             state.answer = None;
             state.last_request
         };
-        control
+        daemon
             .send(&FromWorker::Exchange { request, ask }, fds)
             .ok()?;
         let waits = |state: &mut State| state.answer.is_none() && !state.closed;
@@ -85,17 +86,25 @@ impl Exchange {
         self.state.lock().closed = true;
         self.changed.notify_all();
     }
+
+    /// Records that there is a daemon again.
+    pub(crate) fn reopen(&self) {
+        self.state.lock().closed = false;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paragpu_control::socket::Inbox;
+    use paragpu_control::socket::{Control, Inbox};
 
     #[test]
     fn late_replies_are_dropped() {
         let (daemon, worker) = Control::pair().unwrap();
-        let exchange = Arc::new(Exchange::new(Arc::new(worker)));
+        let exchange = Arc::new(Exchange::new(Arc::new(DaemonLink::new(
+            Arc::new(worker),
+            None,
+        ))));
         let other = Arc::clone(&exchange);
         let asking = std::thread::spawn(move || other.query(Ask::Take([7; 16]), &[]));
         let mut inbox = Inbox::default();

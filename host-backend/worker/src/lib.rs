@@ -29,6 +29,7 @@ pub mod confine;
 mod connect;
 mod context;
 mod copy;
+mod daemon_link;
 mod error;
 mod event;
 mod exchange;

@@ -23,6 +23,7 @@ use self::warm::{open_confined, prepare};
 use crate::arguments::{Arguments, DeviceKind};
 use crate::attendant::{self, Attendant, on_the_wire, toward};
 use crate::confine;
+use crate::daemon_link::DaemonLink;
 use crate::exchange::Exchange;
 use crate::guest_life::GuestLife;
 use crate::images::ImageStore;
@@ -119,6 +120,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         identity,
         origin,
         share,
+        door,
         own,
     } = assignment;
     if let Err(reason) = prepare(arguments, &mut warm, ordinal) {
@@ -153,19 +155,23 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     };
     // Never dropped: dropping a device waits for its work, and a kernel may never end.
     let mut served = Session::new(setup, beginning.sender, beginning.window);
-    introduce_to_vm(&mut served, identity, share);
+    let token = identity.token;
+    introduce_to_vm(&mut served, identity, share.clone());
     served.host.pages().adopt(beginning.guest_memory);
+    let daemon = Arc::new(DaemonLink::new(Arc::clone(control), door));
     let attendant = Attendant {
-        control: Arc::clone(control),
         session,
+        token,
+        share,
         statistics,
         meter: Mutex::new(meter),
         sender: Arc::clone(served.replies.link.sender()),
         waiting,
         watched: Mutex::default(),
-        orders: Arc::new(attendant::reporting_orders(Arc::clone(control))),
-        exchange: Arc::new(Exchange::new(Arc::clone(control))),
-        turns: turns(control),
+        orders: Arc::new(attendant::reporting_orders(Arc::clone(&daemon))),
+        exchange: Arc::new(Exchange::new(Arc::clone(&daemon))),
+        turns: turns(&daemon),
+        daemon,
         again: Mutex::default(),
         patience,
     };
@@ -236,8 +242,8 @@ fn introduce_to_vm(served: &mut Session, identity: Identity, share: Share) {
 }
 
 /// The turns that the daemon gives the session.
-fn turns(control: &Arc<Control>) -> Arc<Turns> {
-    let requests = Arc::clone(control);
+fn turns(daemon: &Arc<DaemonLink>) -> Arc<Turns> {
+    let requests = Arc::clone(daemon);
     Arc::new(Turns::new(move |request| {
         // Without the daemon, turns end.
         let _ = requests.send(&FromWorker::Turn(request), &[]);
@@ -267,7 +273,7 @@ fn serve(served: &mut Session, calls: FirstCalls, attendant: &Arc<Attendant>) ->
         }
     };
     let started = FromWorker::Started { session };
-    let _ = attendant.control.send(&started, &[]);
+    let _ = attendant.daemon.send(&started, &[]);
     let liveness = handover::current()
         .as_ref()
         .map(|handover| handover.liveness(patience));

@@ -192,7 +192,7 @@ impl Sharing {
                 let [address, size] = place;
                 self.take(address, ImportedMapping { size, token });
             }
-            Err(_) => self.give_back(gpu, place, token),
+            Err(_) => self.give_back(token),
         }
         mapped
     }
@@ -229,7 +229,7 @@ impl Sharing {
         call: &MemLeave,
     ) -> Outcome<()> {
         let address = call.address;
-        let Some(ImportedMapping { size, token }) = self.leave(address) else {
+        let Some(ImportedMapping { token, .. }) = self.leave(address) else {
             return fail(
                 Status::INVALID_VALUE,
                 format!("no memory of another session starts at {address:#x}"),
@@ -237,7 +237,7 @@ impl Sharing {
         };
         memory.end_aliases_of(gpu, &mut objects.live, &mut replies.link, address)?;
         memory.drop_shared(gpu, &mut replies.link, address)?;
-        self.give_back(gpu, [address, size], token);
+        self.give_back(token);
         Ok(())
     }
 

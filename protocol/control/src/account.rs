@@ -1,4 +1,5 @@
-//! The device memory and host memory of all sessions of a VM.
+//! The device memory and host memory of all sessions of a VM, and the device memory of all
+//! sessions on a GPU.
 //!
 //! Each session is a separate process, so the account is in memory that the daemon shares with
 //! the VM's workers: the limit, and a slot with the session's bytes for each session. A worker
@@ -8,13 +9,17 @@
 //!
 //! A worker trusts the other workers of its VM with this account. Workers of other VMs do not
 //! have it.
+//!
+//! The memory of a software GPU is the host's, and no driver counts it. The GPU has an account of
+//! its own, in which each session on it has a second slot, whichever VM it belongs to. Workers
+//! of other VMs write there too, so it says nothing about any VM: only whether the GPU is full.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 
 use crate::sys::shared::Shared;
 
@@ -93,6 +98,14 @@ impl Account {
         Ok(Self { memory, words })
     }
 
+    /// A number that no other account of this boot has while this one is open.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn identity(&self) -> io::Result<u64> {
+        Ok(fstat(&self.memory)?.st_ino)
+    }
+
     /// Returns a word as an atomic, because other processes write to it at any time.
     fn word(&self, place: usize) -> &AtomicU64 {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
@@ -151,6 +164,15 @@ impl Account {
             self.word(book.start() + 1)
                 .fetch_max(u64::from(slot) + 1, Ordering::SeqCst);
         }
+    }
+
+    /// Clears all slots that were ever used, except those that `keep`.
+    pub fn clear_others(&self, keep: impl Fn(u32) -> bool) {
+        let slots = self.word(Book::Device.start() + 1).load(Ordering::SeqCst);
+        let slots = 0..u32::try_from(slots).unwrap_or(SLOTS).min(SLOTS);
+        slots
+            .filter(|slot| !keep(*slot))
+            .for_each(|slot| self.clear(slot));
     }
 
     /// Begins or ends the time in which the bytes of a session do not count, because it arrives
@@ -226,28 +248,109 @@ pub struct Occupant {
     pub memory: u64,
 }
 
-/// A session's slot in the account of its VM. The default belongs to no account and
-/// has no limit.
-#[derive(Debug, Clone, Default)]
-pub struct Share(Option<(Arc<Account>, u32, Book)>);
+/// A slot of a book.
+#[derive(Debug, Clone)]
+struct Place {
+    account: Arc<Account>,
+    slot: u32,
+    book: Book,
+}
 
-impl Share {
-    /// Creates the share of the session in this slot, for device memory.
-    #[must_use]
-    pub fn new(account: Arc<Account>, slot: u32) -> Self {
-        Self(Some((account, slot, Book::Device)))
+impl Place {
+    fn word(&self) -> &AtomicU64 {
+        self.account.slot(self.book, self.slot)
     }
 
-    /// The same slot's share of another book.
+    fn take(&self, bytes: u64) -> bool {
+        // Add first, then sum up. SeqCst orders all additions totally, so the later of two
+        // sees the earlier one: they never both get past the limit. An addition that overflowed
+        // would leave a small sum, so it is refused, limit or not.
+        let add = |charged: u64| charged.checked_add(bytes);
+        let added = self
+            .word()
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, add);
+        let Ok(before) = added else {
+            return false;
+        };
+        let used = match self.account.is_arriving(self.slot) {
+            true => before.saturating_add(bytes),
+            false => self.account.used(self.book),
+        };
+        let fits = used <= self.account.limit(self.book);
+        if !fits {
+            self.give_back(bytes);
+        }
+        fits
+    }
+
+    /// A slot never has fewer than none, whatever another worker wrote into it.
+    fn give_back(&self, bytes: u64) {
+        let subtract = |charged: u64| Some(charged.saturating_sub(bytes));
+        // It always changes the word.
+        let _ = self
+            .word()
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract);
+    }
+
+    fn free(&self) -> u64 {
+        let used = self.account.used(self.book);
+        self.account.limit(self.book).saturating_sub(used)
+    }
+}
+
+/// A session's slot in the account of its VM, and in that of its GPU, if it has one. The default
+/// belongs to no account and has no limit.
+#[derive(Debug, Clone, Default)]
+pub struct Share {
+    vm: Option<Place>,
+    gpu: Option<Place>,
+}
+
+impl Share {
+    /// Creates the share of the session in this slot of its VM's account, for device memory.
+    #[must_use]
+    pub fn new(account: Arc<Account>, slot: u32) -> Self {
+        let book = Book::Device;
+        Self {
+            vm: Some(Place {
+                account,
+                slot,
+                book,
+            }),
+            gpu: None,
+        }
+    }
+
+    /// The same, and the session's slot in the account of its GPU.
+    #[must_use]
+    pub fn on_gpu(self, account: Arc<Account>, slot: u32) -> Self {
+        let book = Book::Device;
+        let gpu = Some(Place {
+            account,
+            slot,
+            book,
+        });
+        Self { gpu, ..self }
+    }
+
+    /// The same slot's share of another book. A GPU has only device memory.
     #[must_use]
     pub fn of(&self, book: Book) -> Self {
-        let part = self.0.as_ref();
-        Self(part.map(|(account, slot, _)| (Arc::clone(account), *slot, book)))
+        let vm = self.vm.clone().map(|vm| Place { book, ..vm });
+        let gpu = self.gpu.clone().filter(|_| book == Book::Device);
+        Self { vm, gpu }
+    }
+
+    /// The session's share of its VM alone, for memory that another session of the GPU has, too.
+    #[must_use]
+    pub fn of_vm(&self) -> Self {
+        let vm = self.vm.clone();
+        Self { vm, gpu: None }
     }
 
     /// Publishes the session's owner: process `pid` of the guest, on `device`.
     pub fn introduce(&self, device: u32, pid: u32) {
-        if let Some((account, slot, _)) = &self.0 {
+        if let Some(Place { account, slot, .. }) = &self.vm {
             let worker = u64::from(std::process::id());
             // Store the word with WORKS last: a reader that sees it also sees the worker.
             account.beside(*slot, 2).store(worker, Ordering::SeqCst);
@@ -261,74 +364,69 @@ impl Share {
     /// The sessions of the VM with work; `None` without an account.
     #[must_use]
     pub fn occupants(&self) -> Option<Vec<Occupant>> {
-        let (account, ..) = self.0.as_ref()?;
-        Some(account.occupants())
+        Some(self.vm.as_ref()?.account.occupants())
     }
 
-    /// Charges `bytes`. Returns false and charges nothing if this would exceed the limit.
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        [&self.vm, &self.gpu].into_iter().flatten()
+    }
+
+    /// The accounts, of the VM first, with the session's slot in each.
+    pub fn slots(&self) -> impl Iterator<Item = (BorrowedFd<'_>, u32)> {
+        self.places()
+            .map(|place| (place.account.as_fd(), place.slot))
+    }
+
+    /// Charges `bytes`. Returns false and charges nothing if this would exceed a limit.
     #[must_use]
     pub fn take(&self, bytes: u64) -> bool {
-        let Some((account, slot, book)) = &self.0 else {
-            return true;
-        };
-        // Add first, then sum up. SeqCst orders all additions totally, so the later of two
-        // sees the earlier one: they never both get past the limit. An addition that overflowed
-        // would leave a small sum, so it is refused, limit or not.
-        let word = account.slot(*book, *slot);
-        let add = |charged: u64| charged.checked_add(bytes);
-        let Ok(before) = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add) else {
+        if !self.vm.as_ref().is_none_or(|vm| vm.take(bytes)) {
             return false;
-        };
-        let used = match account.is_arriving(*slot) {
-            true => before.saturating_add(bytes),
-            false => account.used(*book),
-        };
-        let fits = used <= account.limit(*book);
-        if !fits {
-            self.give_back(bytes);
         }
-        fits
+        let taken = self.gpu.as_ref().is_none_or(|gpu| gpu.take(bytes));
+        if !taken && let Some(vm) = &self.vm {
+            vm.give_back(bytes);
+        }
+        taken
     }
 
-    /// Returns bytes that were charged. A slot never has fewer than none, whatever another
-    /// worker wrote into it.
+    /// Returns bytes that were charged.
     pub fn give_back(&self, bytes: u64) {
-        if let Some((account, slot, book)) = &self.0 {
-            let word = account.slot(*book, *slot);
-            let subtract = |charged: u64| Some(charged.saturating_sub(bytes));
-            // It always changes the word.
-            let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract);
-        }
+        self.places().for_each(|place| place.give_back(bytes));
     }
 
-    /// Maximum number of bytes of all sessions together.
+    /// Maximum number of bytes of all sessions of the VM together.
     #[must_use]
     pub fn limit(&self) -> u64 {
-        self.0
+        self.vm
             .as_ref()
-            .map_or(u64::MAX, |(account, _, book)| account.limit(*book))
+            .map_or(u64::MAX, |vm| vm.account.limit(vm.book))
     }
 
     /// Bytes of device memory that the daemon charges to the session.
     #[must_use]
     pub fn lent(&self) -> u64 {
-        self.0.as_ref().map_or(0, |(account, slot, _)| {
-            account.beside(*slot, LENT).load(Ordering::SeqCst)
+        self.vm.as_ref().map_or(0, |vm| {
+            vm.account.beside(vm.slot, LENT).load(Ordering::SeqCst)
         })
     }
 
     /// Bytes of device memory that the daemon charges to all sessions of the VM.
     #[must_use]
     pub fn all_lent(&self) -> u64 {
-        self.0.as_ref().map_or(0, |(account, ..)| account.lent())
+        self.vm.as_ref().map_or(0, |vm| vm.account.lent())
     }
 
-    /// Bytes left below the limit.
+    /// Bytes left below the limits of the VM and of the GPU.
     #[must_use]
     pub fn free(&self) -> u64 {
-        self.0.as_ref().map_or(u64::MAX, |(account, _, book)| {
-            account.limit(*book).saturating_sub(account.used(*book))
-        })
+        self.places().map(Place::free).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether the GPU has no room for `bytes`.
+    #[must_use]
+    pub fn is_gpu_full(&self, bytes: u64) -> bool {
+        self.gpu.as_ref().is_some_and(|gpu| gpu.free() < bytes)
     }
 }
 
@@ -379,6 +477,46 @@ mod tests {
         assert!(!one.take(u64::MAX - 59));
         one.give_back(1);
         assert!(other.take(100) && !one.take(1));
+    }
+
+    #[test]
+    fn sessions_of_all_vms_share_one_gpu() {
+        let [gpu, one_vm, other_vm] = [(); 3].map(|()| Arc::new(Account::new().unwrap()));
+        gpu.limit_to(Book::Device, 100);
+        one_vm.limit_to(Book::Device, 80);
+        for account in [&gpu, &one_vm, &other_vm] {
+            (0..2).for_each(|slot| account.clear(slot));
+        }
+        let one = Share::new(Arc::clone(&one_vm), 0).on_gpu(Arc::clone(&gpu), 0);
+        let other = Share::new(Arc::clone(&other_vm), 0).on_gpu(Arc::clone(&gpu), 1);
+        assert_eq!((one.free(), other.free()), (80, 100));
+        assert!(one.take(70) && !one.take(11) && !one.is_gpu_full(11));
+        assert_eq!(other.free(), 30);
+        assert!(!other.take(31) && other.is_gpu_full(31));
+        assert!(other.take(30));
+        let used = [&gpu, &one_vm, &other_vm].map(|account| account.used(Book::Device));
+        assert_eq!(used, [100, 70, 30], "a refused charge leaves nothing");
+        one.give_back(70);
+        assert!(other.take(70));
+        let host = other.of(Book::Host);
+        assert!(host.take(1000) && gpu.used(Book::Device) == 100);
+        // Its worker was killed.
+        gpu.clear(1);
+        assert_eq!(one.free(), 80);
+    }
+
+    #[test]
+    fn what_nobody_answers_for_is_cleared() {
+        let account = Arc::new(Account::new().unwrap());
+        (0..3).for_each(|slot| account.clear(slot));
+        let shares = [0, 1, 2].map(|slot| Share::new(Arc::clone(&account), slot));
+        assert!(shares.iter().all(|share| share.take(10)));
+        account.clear_others(|slot| slot == 1);
+        assert_eq!(account.used(Book::Device), 10);
+        let other = Account::open(account.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(account.identity().unwrap(), other.identity().unwrap());
+        let strange = Account::new().unwrap();
+        assert_ne!(account.identity().unwrap(), strange.identity().unwrap());
     }
 
     #[test]

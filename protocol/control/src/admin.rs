@@ -428,8 +428,7 @@ pub struct SessionInfo {
     /// host cannot share.
     #[serde(default)]
     pub shadow_memory: u64,
-    /// Whether the worker supplied the counts. It cannot if its session began under an
-    /// earlier daemon, or while a call keeps it busy.
+    /// Whether the worker supplied the counts. It cannot while a call keeps it busy.
     pub counted: bool,
     /// Whether the session was asked to end.
     pub ending: bool,
@@ -507,8 +506,7 @@ pub struct VmInfo {
     pub sessions: u64,
     /// Maximum number of concurrent sessions; 0 for no limit.
     pub session_limit: u64,
-    /// Bytes of device memory of all its sessions, except those that began under an
-    /// earlier daemon.
+    /// Bytes of device memory of all its sessions.
     pub device_memory: u64,
     /// Maximum number of bytes of device memory; 0 for no limit.
     pub device_memory_limit: u64,

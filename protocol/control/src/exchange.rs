@@ -29,12 +29,16 @@ pub enum Ask {
     Again(Offer),
     /// Withdraw the offer. The empty answer confirms that no worker can import it any more.
     Withdraw(Token),
-    /// Import the memory with this token.
+    /// Look at the memory with this token, or import it.
     Take(Token),
+    /// The same, for a device that allocated the memory: it is charged to the VM for this
+    /// session, too, but once to the device, which has it until this one returns it.
+    Join(Token),
     /// The same, for a device that did not allocate the memory: it is charged to the session
     /// that offers it, and not to this one, until this one returns it.
     Borrow(Token),
-    /// Record that the session no longer maps any memory that it borrowed with this token.
+    /// Record that the session no longer maps any memory that it joined or borrowed with this
+    /// token.
     Return(Token),
 }
 

@@ -231,7 +231,10 @@ mod tests {
             worker.receive(&mut inbox, false).unwrap(),
             Received::Nothing
         );
-        let quota = ToWorker::Quota { slot: 7 };
+        let quota = ToWorker::Quota {
+            slot: 7,
+            gpu: Some(2),
+        };
         daemon.send(&quota, &[end.as_fd(), end.as_fd()]).unwrap();
         daemon.send(&ToWorker::Query, &[]).unwrap();
         worker.receive(&mut inbox, true).unwrap();

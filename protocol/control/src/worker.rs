@@ -8,7 +8,8 @@
 //!                                                opens its GPU
 //!              │ ◄──────────── Ready ───────────── │   (or Failed, then it exits)
 //!              │ ────────────── Own ─────────────► │   + directory; if VMs have their own users
-//!              │ ───────────── Quota ────────────► │   + memfd: the VM's account
+//!              │ ───────────── Quota ────────────► │   + memfds: accounts of VM and GPU
+//!              │ ───────────── Door ─────────────► │   + listening socket
 //!              │ ── Assign | Arrive | Restore ───► │   + descriptors
 //!              │ ◄─ Report::Progress ───────────── │   of Arrive and Restore
 //!              │ ◄─ Report::Done | ::Failed ────── │   of Restore
@@ -40,7 +41,8 @@
 //! ```
 //!
 //! A worker without a session exits when the daemon's end closes. A worker with
-//! a session continues serving it. A worker that dies without `Finished` crashed:
+//! a session continues serving it, and waits at its door for another daemon, which gets
+//! [`Back`](FromWorker::Back) and continues as above. A worker that dies without `Finished` crashed:
 //! the kernel has closed the guest's connection by then.
 
 use std::path::PathBuf;
@@ -66,12 +68,17 @@ pub enum ToWorker {
         /// Number of the VM's user in the worker's user namespace; 1 or more.
         user: u32,
     },
-    /// Before a session: its slot in the account of its VM. The descriptor is the
-    /// account ([`crate::account`]).
+    /// Before a session: its slots. The descriptors are the account of its VM and, with
+    /// [`gpu`](Self::Quota::gpu), that of its GPU ([`crate::account`]).
     Quota {
-        /// The slot.
+        /// The slot in the account of the VM.
         slot: u32,
+        /// The slot in the account of the GPU; `None` if a driver counts its memory.
+        gpu: Option<u32>,
     },
+    /// Before a session: the door, a listening socket at which a later daemon reaches the worker
+    /// once this one is gone. The descriptor is the door.
+    Door,
     /// Serve this guest. Descriptors: see [`Guest`].
     Assign {
         /// The limits of the session.
@@ -168,6 +175,16 @@ pub enum FromWorker {
     Failed {
         /// One sentence.
         reason: String,
+    },
+    /// The first message to a later daemon, which connected at the worker's door. The descriptors
+    /// are the accounts, as for [`ToWorker::Quota`].
+    Back {
+        /// The slot in the account of the VM.
+        slot: u32,
+        /// The slot in the account of the GPU.
+        gpu: Option<u32>,
+        /// The secret with which the guest resumes the session; zeros if it cannot.
+        token: [u8; 16],
     },
     /// The guest was sent its welcome.
     Started {

@@ -107,6 +107,7 @@ fn ask() -> impl Strategy<Value = Ask> {
         })),
         any::<[u8; 16]>().prop_map(Ask::Withdraw),
         any::<[u8; 16]>().prop_map(Ask::Take),
+        any::<[u8; 16]>().prop_map(Ask::Join),
         any::<[u8; 16]>().prop_map(Ask::Borrow),
         any::<[u8; 16]>().prop_map(Ask::Return),
     ]
@@ -116,7 +117,8 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
     let again = (path(), any::<u64>())
         .prop_map(|(directory, every)| CheckpointSchedule { directory, every });
     prop_oneof![
-        any::<u32>().prop_map(|slot| ToWorker::Quota { slot }),
+        any::<(u32, Option<u32>)>().prop_map(|(slot, gpu)| ToWorker::Quota { slot, gpu }),
+        Just(ToWorker::Door),
         (terms(), guest()).prop_map(|(terms, guest)| ToWorker::Assign { terms, guest }),
         (terms(), proptest::option::of(route()), any::<bool>()).prop_map(
             |(terms, route, follows)| ToWorker::Arrive {

@@ -15,7 +15,7 @@ use crate::handshake::{Arrival, Guest, Pending, Progress, SessionRequest};
 use crate::listener::{Peer, canonical};
 use crate::protection::Certified;
 use crate::session::{Facts, Session, since_boot};
-use crate::tenants::{DeviceProcess, check_tenant};
+use crate::tenants::{DeviceProcess, Memory, check_tenant};
 use crate::worker::{GRACE, State, Worker};
 
 impl Broker {
@@ -224,7 +224,7 @@ impl Broker {
                 None => self.operations.redirect(guest, &token),
             };
             let Some(guest) = guest else { return };
-            // A worker has no control socket to a later daemon.
+            // One that did not come back to this daemon.
             let mut of_vm = self.workers.sessions_of(&request.vm).into_iter();
             let orphaned = of_vm.any(|session| {
                 let worker = self.workers.of(session);
@@ -357,19 +357,30 @@ impl Broker {
         message: &ToWorker,
         fds: &[BorrowedFd<'_>],
     ) -> Option<u32> {
-        let software = self.devices.software();
         let (facts, key) = (&session.facts, session.worker);
         let source = self.workers.with_token(&session.identity());
         let source = source.filter(|source| !source.arrives && source.facts.vm == facts.vm);
         let numbers = (facts.session, source.map(|source| source.facts.session));
         let worker = self.workers.get_mut(key)?;
+        let device = self.devices.get(worker.ordinal);
+        let gpu = match device.filter(|_| self.devices.software()) {
+            Some(device) => Memory::Host {
+                label: &facts.device,
+                bytes: device.gpu.memory,
+            },
+            None => Memory::Driver,
+        };
+        let accounts = self.tenants.open(&self.host, &facts.vm, &gpu);
         // Recorded first, so that a later daemon finds every running session.
-        self.notes.write(facts, worker.pid);
-        let sent = worker.control.as_ref().is_some_and(|control| {
+        let accounts = accounts.map(|accounts| self.notes.write(facts, worker.pid, accounts));
+        let sent = worker.control.as_ref().zip(accounts.ok());
+        let sent = sent.is_some_and(|(control, door)| {
             let process = (worker.pid, &**control);
-            let granted = self
-                .tenants
-                .grant(&self.host, software, &facts.vm, numbers, process);
+            let granted = self.tenants.grant(&facts.vm, numbers, &gpu, process);
+            if let Some(door) = door {
+                // If the worker is lost, the next message detects it.
+                let _ = control.try_send(&ToWorker::Door, &[door.as_fd()]);
+            }
             granted.is_ok() && control.try_send(message, fds).is_ok()
         });
         if !sent {

@@ -7,6 +7,7 @@ use paragpu_control::worker::ToWorker;
 
 use super::Broker;
 use super::token::token;
+use crate::offers::Hold;
 use crate::received_fd::ReceivedFd;
 use crate::worker::{State, WorkerSocket};
 
@@ -20,8 +21,13 @@ impl Broker {
             return;
         };
         match ask {
-            Ask::Take(token) => return self.take_offer(key, session, request, &token, false),
-            Ask::Borrow(token) => return self.take_offer(key, session, request, &token, true),
+            Ask::Take(token) => return self.take_offer(key, session, request, &token, None),
+            Ask::Join(token) => {
+                return self.take_offer(key, session, request, &token, Some(Hold::Joined));
+            }
+            Ask::Borrow(token) => {
+                return self.take_offer(key, session, request, &token, Some(Hold::Borrowed));
+            }
             _ => {}
         }
         let room = self.tenants.room_for_offers();
@@ -60,12 +66,19 @@ impl Broker {
                 let added = memory.and_then(|it| offers.add_again(session, offer, it, room));
                 answer(added);
             }
-            Ask::Take(_) | Ask::Borrow(_) => {}
+            Ask::Take(_) | Ask::Join(_) | Ask::Borrow(_) => {}
         }
     }
 
-    /// Answers a worker that takes or borrows memory.
-    fn take_offer(&mut self, key: u64, session: u64, request: u64, token: &Token, borrows: bool) {
+    /// Answers a worker that takes memory, and maps it as `hold` says.
+    fn take_offer(
+        &mut self,
+        key: u64,
+        session: u64,
+        request: u64,
+        token: &Token,
+        hold: Option<Hold>,
+    ) {
         let (workers, operations) = (&self.workers, &self.operations);
         let Some(facts) = workers.session(session) else {
             return;
@@ -96,7 +109,9 @@ impl Broker {
         };
         let found = owner.and_then(|owner| {
             let offers = self.tenants.offers(&vm)?;
-            if borrows && !offers.borrow(session, owner, token) {
+            if let Some(hold) = hold
+                && !offers.hold(session, owner, token, hold)
+            {
                 return None;
             }
             offers.find(token, |other| other == owner)

@@ -32,6 +32,9 @@ pub(super) struct Operations {
     pub links: Links,
     /// Periodic checkpoints.
     pub schedules: Schedules,
+    /// Workers of an earlier daemon that have not come back, by key, and what identifies the
+    /// accounts of their sessions.
+    pub returning: BTreeMap<u64, Vec<u64>>,
     /// Moves that wait for their members.
     pub migrations: BTreeMap<u64, Migration>,
     /// What workers were ordered to do, by key of the worker.

@@ -40,7 +40,7 @@ impl Broker {
         match self.workers.get(key) {
             Some(worker) if worker.serves() && worker.control.is_some() => Ok(key),
             _ => Err(format!(
-                "session {session} is ending, or began under an earlier daemon, so it stays"
+                "session {session} is ending, or its worker did not answer this daemon, so it stays"
             )),
         }
     }

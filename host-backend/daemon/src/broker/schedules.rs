@@ -86,7 +86,8 @@ impl Schedules {
         }
     }
 
-    /// Adopts the schedule of a session of an earlier daemon; its worker keeps it.
+    /// Adopts the schedule of a session of an earlier daemon; its worker keeps it until it is
+    /// [taken over](Self::take_over).
     pub(super) fn adopt(&mut self, session: u64, again: CheckpointSchedule) {
         let periodic = Periodic {
             again,
@@ -95,6 +96,14 @@ impl Schedules {
             error: None,
         };
         self.0.insert(session, periodic);
+    }
+
+    /// Takes over the schedule of a session of an earlier daemon, whose worker has stopped keeping
+    /// it.
+    pub(super) fn take_over(&mut self, session: u64, now: Instant) {
+        if let Some(periodic) = self.0.get_mut(&session) {
+            periodic.next = now.checked_add(periodic.again.every);
+        }
     }
 
     /// Records the end of a checkpoint. If the first one of a schedule failed, there is no
@@ -137,7 +146,7 @@ impl Schedules {
             .ok_or_else(|| format!("session {session} has no periodic checkpoints"))?;
         if periodic.next.is_none() {
             return Err(format!(
-                "session {session} began under an earlier daemon: its worker checkpoints it \
+                "the worker of session {session} did not answer this daemon: it checkpoints it \
                  until it ends"
             ));
         }

@@ -26,39 +26,6 @@ const LAST_MESSAGES: usize = 1024;
 pub(super) struct NotStarted;
 
 impl Broker {
-    /// Adopts the sessions of an earlier daemon.
-    pub(super) fn adopt(&mut self) {
-        for found in self.notes.find() {
-            let session = found.facts.session;
-            tracing::info!(
-                session,
-                worker = found.pid,
-                vm = found.facts.vm,
-                gpu = found.facts.device,
-                "a session of an earlier daemon continues"
-            );
-            self.spawning.adopt(&found.facts.vm, found.pid);
-            let key = self.counts.key();
-            let worker = Worker::adopt(found.pid, found.pidfd, found.facts.ordinal, session);
-            self.workers.insert(key, worker);
-            self.counts.session_found(session);
-            if let Some(again) = found.again {
-                self.operations.schedules.adopt(session, again);
-            }
-            self.workers.begin(Session {
-                facts: found.facts,
-                process: None,
-                // Its control socket is gone with the earlier daemon.
-                token: [0; 16],
-                claim: [0; 16],
-                mark: [0; 16],
-                worker: key,
-                arrives: false,
-                counters: None,
-            });
-        }
-    }
-
     /// Starts missing workers and dismisses surplus ones. Returns when to try again, if it
     /// postponed something.
     ///
@@ -205,6 +172,9 @@ impl Broker {
                     self.exchange(key, request, ask, fds);
                 }
                 Some(FromWorker::Turn(request)) => self.turn_request(key, request),
+                Some(FromWorker::Back { slot, gpu, token }) => {
+                    self.worker_is_back(key, (slot, gpu), token, fds);
+                }
                 Some(FromWorker::Started { .. }) => {
                     // Once: a compromised worker must not prolong it.
                     if let Some(Room::Begins(_)) = worker.room {

@@ -74,7 +74,7 @@ impl Broker {
             (Some(session), None) => match self.workers.session(session) {
                 Some(_) if self.is_orphan(session) => {
                     return error(format!(
-                        "session {session} began under an earlier daemon, so it takes no turns"
+                        "the worker of session {session} did not answer this daemon, so it takes no turns"
                     ));
                 }
                 Some(_) => Owner::Session(session),

@@ -329,7 +329,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pidfd = crate::worker::pidfd(child.id()).unwrap();
         let mut workers = Workers::default();
-        workers.insert(7, Worker::adopt(child.id(), pidfd, 0, 1));
+        workers.insert(7, Worker::adopt((child.id(), pidfd), None, 0, 1));
         assert!(!workers.have_ended());
         workers.end_all();
         let mut kills = 0;

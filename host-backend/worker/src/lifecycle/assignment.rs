@@ -27,6 +27,8 @@ pub(super) struct Assignment {
     pub(super) origin: Origin,
     /// The session's share of the VM's account.
     pub(super) share: Share,
+    /// Where a later daemon reaches the worker.
+    pub(super) door: Option<OwnedFd>,
     /// The directory for the VM's images, if the daemon gave the worker one.
     pub(super) own: Option<OwnedFd>,
 }
@@ -60,6 +62,7 @@ pub(super) fn wait_for_session(control: &Control) -> Result<Option<Assignment>, 
     let mut inbox = Inbox::default();
     let mut share = Share::default();
     let mut own = None;
+    let mut door = None;
     let (terms, origin) = loop {
         control.receive(&mut inbox, true)?;
         let fds = std::mem::take(&mut inbox.fds);
@@ -76,11 +79,8 @@ pub(super) fn wait_for_session(control: &Control) -> Result<Option<Assignment>, 
                 control.send(&FromWorker::Counters(counters), &[])?;
             }
             ToWorker::End { .. } => return Ok(None),
-            ToWorker::Quota { slot } => {
-                let account = Account::open(only(fds, "an account")?)
-                    .map_err(|error| Stop::Failed(format!("no account of the VM: {error}")))?;
-                share = Share::new(Arc::new(account), slot);
-            }
+            ToWorker::Quota { slot, gpu } => share = share_of(slot, gpu, fds)?,
+            ToWorker::Door => door = Some(only(fds, "a door")?),
             ToWorker::Arrive {
                 terms,
                 route,
@@ -113,7 +113,24 @@ pub(super) fn wait_for_session(control: &Control) -> Result<Option<Assignment>, 
             }
         }
     };
-    Ok(Some(assignment(terms, origin, share, own)))
+    let equipment = (share, door, own);
+    Ok(Some(assignment(terms, origin, equipment)))
+}
+
+/// The session's share of the accounts of its VM and of its GPU.
+fn share_of(slot: u32, gpu: Option<u32>, fds: Vec<OwnedFd>) -> Result<Share, Stop> {
+    let open = |account| {
+        Account::open(account)
+            .map(Arc::new)
+            .map_err(|error| Stop::Failed(format!("no account: {error}")))
+    };
+    let Some(on_gpu) = gpu else {
+        return Ok(Share::new(open(only(fds, "an account")?)?, slot));
+    };
+    let Ok([of_vm, of_gpu]) = <[OwnedFd; 2]>::try_from(fds) else {
+        return Err(Stop::Failed("an account did not come".into()));
+    };
+    Ok(Share::new(open(of_vm)?, slot).on_gpu(open(of_gpu)?, on_gpu))
 }
 
 /// The only descriptor that came with `what`.
@@ -127,7 +144,11 @@ fn only(fds: Vec<OwnedFd>, what: &str) -> Result<OwnedFd, Stop> {
     }
 }
 
-fn assignment(terms: Terms, origin: Origin, share: Share, own: Option<OwnedFd>) -> Assignment {
+fn assignment(
+    terms: Terms,
+    origin: Origin,
+    (share, door, own): (Share, Option<OwnedFd>, Option<OwnedFd>),
+) -> Assignment {
     // The daemon logs that it begins, and limits the lines of all workers together.
     tracing::debug!(session = terms.session, vm = terms.vm, "session");
     let guest_pid = match &origin {
@@ -151,6 +172,7 @@ fn assignment(terms: Terms, origin: Origin, share: Share, own: Option<OwnedFd>) 
         },
         origin,
         share,
+        door,
         own,
     }
 }

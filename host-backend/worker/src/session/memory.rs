@@ -138,14 +138,14 @@ impl DeviceMemory {
     /// The error for exceeding a limit, as on a full device.
     fn no_room<T>(&self, refused: &Refused) -> Outcome<T> {
         let limit = self.arena.limit();
-        let who = match refused {
-            Refused::Shared => "the sessions of this VM are together limited to",
-            _ => "the session is limited to",
+        let why = match refused {
+            Refused::Full => "the sessions on this GPU have all of its memory".to_owned(),
+            Refused::Shared => format!(
+                "the sessions of this VM are together limited to {limit} bytes of device memory"
+            ),
+            _ => format!("the session is limited to {limit} bytes of device memory"),
         };
-        fail(
-            Status::OUT_OF_MEMORY,
-            format!("{who} {limit} bytes of device memory"),
-        )
+        fail(Status::OUT_OF_MEMORY, why)
     }
 
     /// Maps a range. If it is still mapped from before, returns the fence after
@@ -308,7 +308,11 @@ impl DeviceMemory {
         let cleared = self.arena.clear(address, size);
         let in_the_way = self.placed(cleared, address, size)?;
         self.unmap_all(gpu, link, in_the_way)?;
-        let Plan::Map(surplus) = self.plan(address, size)? else {
+        let plan = match self.aliases.overlap(address, size) {
+            true => Err(Refused::Overlap),
+            false => self.arena.plan_import(address, size),
+        };
+        let Plan::Map(surplus) = self.placed(plan, address, size)? else {
             return fail(Status::INVALID_VALUE, "the range is still mapped");
         };
         let taken = self

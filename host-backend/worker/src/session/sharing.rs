@@ -93,7 +93,7 @@ impl Sharing {
     ) -> Option<(Offer, OwnedFd)> {
         match is_borrowed(gpu, place) {
             true => self.query(Ask::Borrow(token)),
-            false => self.find(token),
+            false => self.query(Ask::Join(token)),
         }
     }
 
@@ -102,14 +102,9 @@ impl Sharing {
         Some((answer.offer?, answer.memory?))
     }
 
-    /// Reports that memory is not mapped at `place`, if it was to be mapped there for its owner's
-    /// account, and is at no other such place.
-    pub(crate) fn give_back(&self, gpu: &Gpu, place: [u64; 2], token: Token) {
-        let mut others = self.taken.iter();
-        let is_elsewhere = |(at, taken): (&u64, &ImportedMapping)| {
-            taken.token == token && is_borrowed(gpu, [*at, taken.size])
-        };
-        if is_borrowed(gpu, place) && !others.any(is_elsewhere) {
+    /// Reports that memory is mapped nowhere, if that was the last mapping of it.
+    pub(crate) fn give_back(&self, token: Token) {
+        if self.taken.values().all(|taken| taken.token != token) {
             // If the daemon is gone, nothing is charged.
             let _ = self.exchange.query(Ask::Return(token), &[]);
         }

@@ -18,6 +18,7 @@ use paragpu_protocol::types::MemoryOffer;
 use parking_lot::Mutex;
 
 use super::fill;
+use crate::daemon_link::DaemonLink;
 use crate::error::{Fault, Outcome};
 use crate::exchange::{Answer, Exchange};
 use crate::session::completion::Progress;
@@ -29,7 +30,10 @@ type Offers = Arc<Mutex<BTreeMap<Token, (Offer, OwnedFd)>>>;
 /// Answers one worker as a daemon does.
 fn daemon(offers: Offers) -> Arc<Exchange> {
     let (daemon, worker) = Control::pair().unwrap();
-    let exchange = Arc::new(Exchange::new(Arc::new(worker)));
+    let exchange = Arc::new(Exchange::new(Arc::new(DaemonLink::new(
+        Arc::new(worker),
+        None,
+    ))));
     let answering = Arc::clone(&exchange);
     std::thread::spawn(move || {
         let (mut inbox, mut tokens) = (Inbox::default(), 0);
@@ -62,7 +66,7 @@ fn daemon(offers: Offers) -> Arc<Exchange> {
                 Ask::Withdraw(token) => drop(offers.remove(&token)),
                 // What it charges is tested with the real one.
                 Ask::Return(_) => {}
-                Ask::Take(token) | Ask::Borrow(token) => {
+                Ask::Take(token) | Ask::Join(token) | Ask::Borrow(token) => {
                     if let Some((offer, memory)) = offers.get(&token) {
                         answer.offer = Some(*offer);
                         answer.memory = Some(memory.as_fd().try_clone_to_owned().unwrap());

@@ -197,6 +197,7 @@ impl Orders {
 mod tests {
     use super::*;
     use crate::attendant::reporting_orders;
+    use crate::daemon_link::DaemonLink;
     use paragpu_control::socket::{Control, Inbox};
     use paragpu_control::worker::FromWorker;
 
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn the_longest_reason_fits_a_packet() {
         let (daemon, worker) = Control::pair().unwrap();
-        let orders = reporting_orders(Arc::new(worker));
+        let orders = reporting_orders(Arc::new(DaemonLink::new(Arc::new(worker), None)));
         let mut inbox = Inbox::default();
         // In JSON, a control character takes six bytes.
         for text in ["x", "\u{1}", "é"] {
@@ -261,7 +262,7 @@ mod tests {
     #[test]
     fn a_report_that_cannot_be_sent_fails_the_order() {
         let (daemon, worker) = Control::pair().unwrap();
-        let orders = reporting_orders(Arc::new(worker));
+        let orders = reporting_orders(Arc::new(DaemonLink::new(Arc::new(worker), None)));
         orders.report(Report::Left(Route {
             communicator: "tcp".into(),
             address: "x".repeat(100_000),
