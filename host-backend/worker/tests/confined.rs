@@ -56,7 +56,9 @@ fn calls(parent: usize) -> Vec<SystemCall> {
         ("socket unix", libc::SYS_socket, [unix, stream, 0, 0, 0, 0]),
         ("connect", libc::SYS_connect, none),
         ("bind", libc::SYS_bind, none),
-        ("accept", libc::SYS_accept4, none),
+        // It accepts connections at its door (accept4), and cannot make another.
+        ("accept", libc::SYS_accept, none),
+        ("listen", libc::SYS_listen, none),
         ("ptrace", libc::SYS_ptrace, [16, parent, 0, 0, 0, 0]),
         (
             "process_vm_readv",
