@@ -640,6 +640,11 @@ class OneHost(Sessions):
         one.process.kill()
         one.process.wait(20)
         one.start()
+
+        def gpus():
+            return json.loads(ask(one, "status", "-o", "json")[1])["devices"]
+
+        eventually(lambda: len(gpus()) == 2, "the GPUs are found")
         code, _, errors = migrate(one, "--session", number, "--to-gpu", "1")
         self.assertEqual(code, 0, errors)
         rounds(guest, 2)
