@@ -29,7 +29,7 @@ PYTHON = {
     "cuda": [PROGRAMS, "end_to_end.test_answers", "end_to_end.test_callbacks", "end_to_end.test_visible", "end_to_end.test_faults.Faults.test_corrupt_images_are_refused_by_name"],
     "cudart": [PROGRAMS],
     "cli": ["end_to_end.test_tenancy.Tenancy.test_top_shows_rates_once_and_as_json"],
-    "daemon": ["end_to_end.test_tenancy", "end_to_end.test_versions"],
+    "daemon": ["end_to_end.test_tenancy", "end_to_end.test_versions", "end_to_end.test_orders"],
     "device": [PROGRAMS],
     "device-software": [PROGRAMS],
     "kubernetes": ["end_to_end.test_kubevirt"],

@@ -204,6 +204,12 @@ impl Worker {
         }
     }
 
+    /// Whether an earlier daemon started it.
+    #[must_use]
+    pub const fn is_adopted(&self) -> bool {
+        !self.child
+    }
+
     /// Whether it serves its session, which neither ended nor was requested to end.
     #[must_use]
     pub fn serves(&self) -> bool {

@@ -31,7 +31,10 @@ impl Broker {
 
     /// Ends a session's periodic checkpoints into a directory.
     pub(super) fn end_checkpoints(&mut self, session: u64, directory: &Path) -> Response {
-        match self.operations.schedules.end(session, directory) {
+        match self
+            .operations
+            .end_schedule(&self.workers, session, directory)
+        {
             Ok(()) => {
                 self.pass_schedule(session, None);
                 Response::Done(Figures::default())

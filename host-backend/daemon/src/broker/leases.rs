@@ -69,11 +69,7 @@ impl Broker {
     /// Checks that this connection may make a request. An agent may only hold its
     /// lease.
     pub(super) fn may(&self, key: u64, request: &Request) -> Result<(), String> {
-        let is_agent = self
-            .inquiries
-            .consoles
-            .get(&key)
-            .is_some_and(|it| it.is_agent);
+        let is_agent = self.is_agent(key);
         match request {
             Request::Claim(_) | Request::Version {} => Ok(()),
             Request::Carry { to, .. } if is_agent && !to.starts_with("tcp://") => {
@@ -98,6 +94,12 @@ impl Broker {
             _ if is_agent => Err("agents of leases may not send this request".into()),
             _ => Ok(()),
         }
+    }
+
+    /// Whether a connection is of the lease socket.
+    pub(super) fn is_agent(&self, key: u64) -> bool {
+        let console = self.inquiries.consoles.get(&key);
+        console.is_some_and(|console| console.is_agent)
     }
 
     /// Handles a claim of a lease. `None` while the engine is queried.

@@ -1,6 +1,7 @@
 //! Moves, checkpoints and restores in progress.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use paragpu_control::admin::{Activity, Figures};
@@ -198,6 +199,33 @@ impl Operations {
         None
     }
 
+    /// Ends a session's periodic checkpoints into a directory. A checkpoint that is being
+    /// written is the last one.
+    ///
+    /// # Errors
+    /// As [`Schedules::end`].
+    pub fn end_schedule(
+        &mut self,
+        workers: &Workers,
+        session: u64,
+        directory: &Path,
+    ) -> Result<(), String> {
+        let order = workers.session(session).map(|found| found.worker);
+        let order = order.and_then(|key| self.orders.get_mut(&key));
+        let is_first = match order.map(|ordered| &mut ordered.kind) {
+            Some(Kind::State {
+                directory: into,
+                every,
+                ..
+            }) if into == directory => every.take().is_some() && !self.schedules.contain(session),
+            _ => false,
+        };
+        match is_first {
+            true => Ok(()),
+            false => self.schedules.end(session, directory),
+        }
+    }
+
     /// Has a restore wait for a worker.
     pub fn await_worker(&mut self, restoring: Restoring) {
         self.restores.push(restoring);
@@ -228,12 +256,25 @@ impl Operations {
     /// Records that a session was checkpointed and ended: its guest may reconnect. Likewise
     /// if there were copies of it: further guests may wait for others.
     pub fn put_away(&mut self, token: [u8; 16], notes: &Notes) {
+        self.forget_parked(notes);
         notes.park(token, KEPT);
         let mut parked = self.parked.iter_mut();
         match parked.find(|parked| parked.token == token) {
             Some(parked) => parked.until = Instant::now() + KEPT,
             None => self.parked.push(Parked::new(token, KEPT)),
         }
+    }
+
+    /// Forgets checkpointed sessions whose guests may no longer reconnect, and their records.
+    fn forget_parked(&mut self, notes: &Notes) {
+        let now = Instant::now();
+        self.parked.retain(|parked| {
+            let waits = parked.until > now;
+            if !waits {
+                notes.unpark(&parked.token);
+            }
+            waits
+        });
     }
 
     /// Keeps a guest whose session is checkpointed. Returns the guest if it is not. Of more
@@ -245,14 +286,7 @@ impl Operations {
         notes: &Notes,
         most: usize,
     ) -> Option<(Guest, Box<SessionRequest>)> {
-        let now = Instant::now();
-        self.parked.retain(|parked| {
-            let waits = parked.until > now;
-            if !waits {
-                notes.unpark(&parked.token);
-            }
-            waits
-        });
+        self.forget_parked(notes);
         let token = request.hello.token;
         let mut parked = self.parked.iter_mut();
         match parked.find(|parked| parked.token == token) {

@@ -7,7 +7,6 @@ use paragpu_control::admin::Figures;
 
 use super::unnamed_checkpoint::UnnamedCheckpoint;
 use crate::handshake::{Guest, SessionRequest};
-use crate::notes::CheckpointSchedule;
 
 /// A console key that no connection has: the daemon itself gave the order.
 pub(super) const NOBODY: u64 = 0;
@@ -27,10 +26,11 @@ pub(super) struct Ordered {
 pub(super) enum Kind {
     /// A checkpoint.
     State {
+        directory: PathBuf,
         /// End the session when it is done.
         puts_away: bool,
-        /// The schedule of further checkpoints.
-        again: Option<CheckpointSchedule>,
+        /// The interval of further checkpoints.
+        every: Option<Duration>,
         /// The file to write, if the worker cannot create one.
         fresh: Option<UnnamedCheckpoint>,
     },
@@ -53,6 +53,8 @@ pub(super) enum Kind {
 pub(super) struct Wanted {
     /// The directory of the checkpoint.
     pub(super) directory: PathBuf,
+    /// Whether the agent of a lease ordered it.
+    pub(super) by_agent: bool,
     /// For copies instead of the session itself.
     pub(super) copies: Option<Copies>,
 }

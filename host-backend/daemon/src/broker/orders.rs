@@ -39,9 +39,11 @@ impl Broker {
         }
         match self.workers.get(key) {
             Some(worker) if worker.serves() && worker.control.is_some() => Ok(key),
-            _ => Err(format!(
-                "session {session} is ending, or its worker did not answer this daemon, so it stays"
+            Some(worker) if worker.is_adopted() => Err(format!(
+                "session {session} began under an earlier daemon, and its worker did not answer \
+                 this one: it stays until its program ends"
             )),
+            _ => Err(format!("session {session} is ending")),
         }
     }
 
@@ -76,11 +78,7 @@ impl Broker {
         if every.is_some() {
             self.operations.schedules.check(session, directory)?;
         }
-        self.operations.schedules.check_others(session, directory)?;
-        let again = every.map(|seconds| CheckpointSchedule {
-            directory: directory.to_owned(),
-            every: Duration::from_secs(seconds),
-        });
+        self.check_directory(session, directory)?;
         let directory = absolute(directory)?;
         let key = self.orderable(session)?;
         let found = self.workers.session(session);
@@ -105,13 +103,14 @@ impl Broker {
             false => (None, None),
         };
         let message = ToWorker::Checkpoint {
-            directory,
+            directory: directory.clone(),
             end,
             expires: expires.unwrap_or(0),
         };
         let kind = Kind::State {
+            directory,
             puts_away: end,
-            again,
+            every: every.map(Duration::from_secs),
             fresh: fresh.clone(),
         };
         let fds: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
@@ -120,6 +119,26 @@ impl Broker {
             fresh.remove();
         }
         ordered
+    }
+
+    /// Checks that no other session is being written to a directory, once or periodically: the
+    /// file there is one session's.
+    fn check_directory(&self, session: u64, directory: &Path) -> Result<(), String> {
+        self.operations.schedules.check_others(session, directory)?;
+        let mut others = self.workers.sessions().filter(|other| {
+            let order = self.operations.order(other.worker);
+            let is_there =
+                matches!(order, Some(Kind::State { directory: into, .. }) if into == directory);
+            is_there && other.facts.session != session
+        });
+        match others.next() {
+            Some(other) => Err(format!(
+                "session {} is being checkpointed into {}: give another directory",
+                other.facts.session,
+                directory.display()
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Handles a worker's progress report.
@@ -191,8 +210,13 @@ impl Broker {
             }
             Kind::Copy(wanted) => return self.copy_over(console, wanted, outcome),
             Kind::State {
-                again: Some(again), ..
-            } => self.checkpoint_over(session, again, &outcome),
+                directory,
+                every: Some(every),
+                ..
+            } => {
+                let again = CheckpointSchedule { directory, every };
+                self.checkpoint_over(session, again, &outcome);
+            }
             Kind::State { .. } | Kind::Restore => {}
         }
         let response = match outcome {

@@ -47,6 +47,7 @@ impl Broker {
         });
         let wanted = Wanted {
             directory: absolute(directory)?,
+            by_agent: self.is_agent(console),
             copies,
         };
         self.restore(console, wanted, deadline())
@@ -56,15 +57,13 @@ impl Broker {
     pub(super) fn match_restores(&mut self, now: Instant) {
         for waiting in self.operations.take_restores() {
             let console = waiting.console;
-            if !self.inquiries.consoles.contains_key(&console) {
-                continue;
-            }
             if now < waiting.until && self.workers.idle_on(waiting.position).is_none() {
                 self.operations.await_worker(waiting);
                 continue;
             }
             if let Err(error) = self.restore(console, waiting.wanted, waiting.until) {
                 self.answer(console, &Response::Error { error });
+                self.requests(console);
             }
         }
     }
@@ -170,10 +169,7 @@ impl Broker {
     ) -> Result<(), String> {
         let shown = wanted.directory.display();
         check_tenant(&owner.vm).map_err(|error| format!("{shown}: {error}"))?;
-        let consoles = &self.inquiries.consoles;
-        if consoles.get(&console).is_some_and(|it| it.is_agent)
-            && self.leases.of(console) != Some(&owner.vm)
-        {
+        if wanted.by_agent && self.leases.of(console) != Some(&owner.vm) {
             return Err(format!(
                 "{shown} holds a session of another VM than the agent's lease"
             ));

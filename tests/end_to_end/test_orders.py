@@ -1,0 +1,153 @@
+"""Orders of several operators at once, each of which meets one that is not complete."""
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import unittest
+
+import harness
+
+from .guests import ask, end_with, eventually, read_until, start
+
+# A worker that starts once a file is gone.
+GATED = """#!/bin/sh
+while [ -e {folder}/gate ]; do sleep 0.02; done
+exec {folder}/paragpu-worker "$@"
+"""
+
+
+class Orders(unittest.TestCase):
+    """Each test holds an order back, by a kernel that waits or a worker that does not start."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="paragpu-orders-")
+        self.addCleanup(folder.cleanup)
+        self.folder, self.states = folder.name, os.path.join(folder.name, "states")
+
+    def daemon(self, *arguments):
+        daemon = harness.Daemon(*arguments)
+        self.addCleanup(daemon.stop)
+        return daemon
+
+    def waiting(self, daemon):
+        """A program whose kernel waits for it: its session's number, too."""
+        before = {session["id"] for session in daemon.sessions()}
+        guest = end_with(self, start(daemon, "unix", "await"))
+        read_until(guest, "waiting")
+        (number,) = {session["id"] for session in daemon.sessions()} - before
+        return guest, str(number)
+
+    def release(self, guest, word="answered"):
+        """Lets a program go on."""
+        guest.stdin.write("\n")
+        guest.stdin.flush()
+        read_until(guest, word)
+
+    def write(self, daemon, number, *options):
+        """Orders a checkpoint, which waits for the session's kernel: the thread, and its result."""
+        results = []
+        order = lambda: results.append(ask(daemon, "checkpoint", number, self.states, *options))
+        thread = threading.Thread(target=order)
+        thread.start()
+        eventually(lambda: self.session(daemon, number)["activity"] == "writing", "the checkpoint begins")
+        return thread, results
+
+    def session(self, daemon, number):
+        """What `paragpu list` says of a session."""
+        (found,) = [session for session in daemon.sessions() if str(session["id"]) == number]
+        return found
+
+    def test_a_schedule_that_is_ended_while_its_first_checkpoint_is_written_does_not_begin(self):
+        daemon = self.daemon()
+        guest, number = self.waiting(daemon)
+        thread, results = self.write(daemon, number, "--every", "1h")
+        self.assertEqual(ask(daemon, "checkpoint", number, self.states, "--every", "off")[0], 0)
+        self.release(guest)
+        thread.join()
+        self.assertEqual(results[0][0], 0, results)
+        self.assertEqual(os.listdir(self.states), ["session.paragpu"])
+        self.assertIsNone(self.session(daemon, number)["checkpoint"])
+
+    def test_a_schedule_that_is_ended_while_a_checkpoint_is_written_stays_ended(self):
+        daemon = self.daemon()
+        guest, number = self.waiting(daemon)
+        self.release(guest)
+        self.assertEqual(ask(daemon, "checkpoint", number, self.states, "--every", "1s")[0], 0)
+        self.release(guest, "waiting")
+        eventually(lambda: self.session(daemon, number)["activity"] == "writing", "the next one is due")
+        self.assertEqual(ask(daemon, "checkpoint", number, self.states, "--every", "off")[0], 0)
+        self.release(guest)
+        eventually(lambda: self.session(daemon, number)["activity"] == "serving", "it is written")
+        self.assertIsNone(self.session(daemon, number)["checkpoint"])
+
+    def test_a_directory_belongs_to_the_session_that_is_being_written_there(self):
+        daemon = self.daemon()
+        for options in (("--every", "1h"), ()):
+            with self.subTest(options):
+                (guest, number), (_, other) = self.waiting(daemon), self.waiting(daemon)
+                thread, results = self.write(daemon, number, *options)
+                for more in (("--every", "1h"), ("--end",), ()):
+                    code, _, errors = ask(daemon, "checkpoint", other, self.states, *more)
+                    self.assertEqual(code, 1)
+                    self.assertIn(f"session {number} is being checkpointed into {self.states}", errors)
+                self.release(guest)
+                thread.join()
+                self.assertEqual(results[0][0], 0, results)
+                self.assertIsNone(self.session(daemon, other)["checkpoint"])
+                for session in (number, other):
+                    self.assertEqual(ask(daemon, "end", session)[0], 0)
+                eventually(lambda: daemon.sessions() == [], "the schedule is over with its session")
+
+    def gated(self):
+        """A daemon that has a checkpoint, and no worker to restore it until the gate is gone."""
+        program, self.gate = os.path.join(self.folder, "worker"), os.path.join(self.folder, "gate")
+        # paragpud starts programs of the worker's directory only.
+        shutil.copy(harness.binary("paragpu-worker"), self.folder)
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(GATED.format(folder=self.folder))
+        os.chmod(program, 0o755)
+        daemon = self.daemon("--set=pool.warm=0", f"--set=daemon.worker={program}")
+        guest = end_with(self, start(daemon, "unix", "steps"))
+        read_until(guest, "round")
+        (session,) = daemon.sessions()
+        code, _, errors = ask(daemon, "checkpoint", str(session["id"]), self.states)
+        self.assertEqual(code, 0, errors)
+        guest.kill()
+        eventually(lambda: daemon.sessions() == [], "the session is over")
+        with open(self.gate, "w", encoding="utf-8"):
+            return daemon
+
+    def send(self, daemon, *requests):
+        """A connection of the control socket with these requests."""
+        connection = socket.socket(socket.AF_UNIX)
+        self.addCleanup(connection.close)
+        connection.settimeout(60)
+        connection.connect(daemon.control)
+        connection.sendall(b"".join(json.dumps(request).encode() + b"\n" for request in requests))
+        eventually(lambda: daemon.status()["devices"][0]["starting"] == 1, "a worker is wanted")
+        return connection
+
+    def test_a_restore_that_fails_late_does_not_hold_up_the_next_request(self):
+        daemon = self.gated()
+        requests = ({"command": "restore", "directory": self.states}, {"command": "version"})
+        connection = self.send(daemon, *requests)
+        os.unlink(os.path.join(self.states, "session.paragpu"))
+        os.unlink(self.gate)
+        with connection.makefile() as answers:
+            self.assertIn("cannot be read", json.loads(answers.readline())["error"])
+            self.assertEqual(json.loads(answers.readline())["answer"], "version")
+
+    def test_a_restore_continues_without_its_operator(self):
+        daemon = self.gated()
+        self.send(daemon, {"command": "restore", "directory": self.states, "copies": 2}).close()
+        # Its end is seen before the worker starts.
+        self.assertEqual(daemon.sessions(), [])
+        os.unlink(self.gate)
+        eventually(lambda: len(daemon.sessions()) == 2, "both copies are restored")
+
+
+if __name__ == "__main__":
+    unittest.main()
