@@ -171,6 +171,10 @@ soak-migrate: build ## 1,000 migrations in a row of a session under load
 soak-faults: build ## every fault at every step of a migration
 	cd tests && PARAGPU_TEST_FAULTS=all python3 -m unittest end_to_end.test_transfer_faults
 
+.PHONY: soak-operators
+soak-operators: build programs ## 3,000 orders of three operators at once, beside kills and cut connections; PARAGPU_TEST_SEED chooses them
+	cd tests && PARAGPU_TEST_ACTIONS=1000 python3 -m unittest end_to_end.test_operators
+
 .PHONY: soak-reconnect
 soak-reconnect: ## cut connections under load 10,000 times at random bytes; PARAGPU_TEST_SEED says where
 	PARAGPU_TEST_CUTS=3400 cargo test --release -p paragpu-worker --test reconnects -- --nocapture --test-threads=1 cut_at

@@ -109,7 +109,7 @@ class Sharer:
             self.cuda.cuMemsetD32_v2(pointer(self.data), ctypes.c_uint(0), ctypes.c_size_t(COUNT))
             # Before others may add to it.
             self.cuda.cuCtxSynchronize()
-        self.added, self.busy, self.thread = 0, False, None
+        self.added, self.busy, self.thread, self.error = 0, False, None, None
 
     def create(self, path):
         """Returns the address of memory, and sends its descriptor to each peer that connects to a socket."""
@@ -174,11 +174,14 @@ class Sharer:
 
     def work(self):
         """Adds until it is stopped."""
-        self.guest.use()
-        while self.busy:
-            self.guest.launch(self.add, BLOCKS, COUNT // BLOCKS, ctypes.c_uint64(self.data))
-            self.cuda.cuCtxSynchronize()
-            self.added += 1
+        try:
+            self.guest.use()
+            while self.busy:
+                self.guest.launch(self.add, BLOCKS, COUNT // BLOCKS, ctypes.c_uint64(self.data))
+                self.cuda.cuCtxSynchronize()
+                self.added += 1
+        except CudaError as error:
+            self.error = error
 
     def obey(self, line):
         """Executes the command in a line."""
@@ -191,6 +194,8 @@ class Sharer:
         if what == "stop":
             self.busy = False
             self.thread.join()
+            if self.error:
+                raise self.error
             return f"added {self.added}"
         if what == "check":
             found = (ctypes.c_uint32 * COUNT)()
