@@ -54,7 +54,7 @@ class Proxy:
         name = self.listener.getsockname()
         self.address = name if unix else f"{name[0]}:{name[1]}"
         self.open, self.threads, self.sockets = [], [], []
-        self.held = threading.Event()
+        self.held, self.withheld = threading.Event(), threading.Event()
         self.spawn(self.serve)
 
     def spawn(self, function, *arguments):
@@ -86,7 +86,9 @@ class Proxy:
                 if budget[0] is not None:
                     data = data[: budget[0]]
                     budget[0] -= len(data)
-                if held is None or not held.is_set():
+                if held is not None and held.is_set():
+                    self.withheld.set()
+                else:
                     sink.sendall(data)
                 if budget[0] == 0:
                     self.at_limit()
@@ -340,6 +342,29 @@ class Hosts(TwoHosts):
             rounds(guest, 2)
         self.assertEqual(len(two.sessions()), 1)
         ask(two, "end", only_session(two))
+
+    def test_a_connection_that_breaks_before_its_welcome_is_made_again(self):
+        """The destination has the session then, while its program believes that it stays."""
+        for communicator in ("shm", "tcp"):
+            with self.subTest(communicator):
+                proxy = self.proxy(None)
+                two = self.daemon(host, self.authority, f"--set=tcp.announce={proxy.address}")
+                proxy.target = address(two.addresses["tcp"])
+                guest = self.guest(self.one, communicator, "steps")
+                rounds(guest, 1)
+                proxy.hold()
+                moved = []
+                order = threading.Thread(target=lambda two=two, moved=moved: moved.append(move(self.one, far(two))))
+                order.start()
+                # The destination welcomes it after the commit.
+                self.assertTrue(proxy.withheld.wait(60))
+                proxy.cut()
+                order.join()
+                self.assertEqual(moved[0][0], 0, moved)
+                continues = lambda two=two: any(session["calls"] > 60 for session in two.sessions())
+                eventually(continues, "the program continues at the destination")
+                guest.kill()
+                ask(two, "end", only_session(two))
 
 
 class OneHost(Sessions):

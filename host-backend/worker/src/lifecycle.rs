@@ -310,7 +310,12 @@ fn receive(
             let (receiver, life) = match filled {
                 Arrived::Connected(receiver, life) => (receiver, life),
                 Arrived::Waiting(link) => {
-                    let resumed = served.resume(paragpu_communicator::Error::Closed);
+                    // It is not over if the guest's connection broke meanwhile: the guest
+                    // turns to the source then, which sends it here.
+                    let resumed = served.resume(paragpu_communicator::Error::io(
+                        "a session that arrived waits for its guest",
+                        std::io::ErrorKind::NotConnected,
+                    ));
                     drop(link);
                     return resumed.map_err(|_| "the guest was lost at the switchover".into());
                 }

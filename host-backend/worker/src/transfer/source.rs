@@ -19,7 +19,6 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Receiver;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use objects::Recreated;
 use peer::Peer;
@@ -38,8 +37,6 @@ use crate::session::{Session, Task};
 
 /// Maximum silence of the destination.
 pub(super) const SILENCE: Duration = Duration::from_secs(20);
-/// How long a guest may take to send its pinned memory to a destination.
-const GUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum time for copies before calls are served. With a fast link, copying would
 /// otherwise delay calls until the end.
 const SLICE: Duration = Duration::from_micros(500);
@@ -216,21 +213,6 @@ impl Source {
             precopy: None,
             token: Token::new().map_err(StateError::from)?,
         })
-    }
-
-    /// Waits until the destination closes the link. By then the guest no longer
-    /// uses the window that it shared with this host, and the operator may remove
-    /// the VM's device.
-    fn await_guest_left(&self) {
-        let deadline = Instant::now() + GUEST_TIMEOUT;
-        let mut fds = [PollFd::from_borrowed_fd(self.peer.socket(), PollFlags::IN)];
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
-                Err(rustix::io::Errno::INTR) => {}
-                _ => return,
-            }
-        }
     }
 
     /// All chunks of the session that are delivered this way.
@@ -481,15 +463,14 @@ impl Source {
         let stopped = micros(self.attempts.downtime());
         let felt = micros(session.transfer.longest_delay());
         let (communicator, address) = std::mem::take(&mut self.home);
-        let orders = session.transfer.orders();
-        orders.report(Report::Left(Route {
+        session.transfer.orders().report(Report::Left(Route {
             communicator,
             address,
         }));
         if !self.local {
-            self.await_guest_left();
+            self.await_guest_left(session, receiver);
         }
-        orders.report(Report::Done(Figures {
+        session.transfer.orders().report(Report::Done(Figures {
             bytes: self.peer.bytes(),
             pre_copied,
             handed_over: self.shared.bytes(session, Delivery::Taken),

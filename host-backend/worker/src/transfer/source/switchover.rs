@@ -24,6 +24,8 @@ use crate::transfer::stop::NotStopped;
 /// How long a guest may take to connect to the destination. A running guest is
 /// notified within a second.
 const FOLLOWS: Duration = Duration::from_secs(60);
+/// How long a guest may take to send its pinned memory to a destination.
+const GUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long a stopped session waits for the others before it executes another call: longer
 /// than most kernels take.
 const LINGER: Duration = Duration::from_millis(5);
@@ -232,11 +234,35 @@ impl Source {
                 self.peer.expect(Kind::Still)?;
             }
             self.peer.still()?;
-            if !self.local {
-                queue_late_calls(session, receiver)?;
+            if !self.local
+                && let Some(reason) = queue_late_calls(session, receiver)?
+            {
+                return Err(NotStopped::Continues(format!(
+                    "its program did not reach the destination: {reason}"
+                )));
             }
         }
         Ok(())
+    }
+
+    /// Waits until the destination closes the link. By then the guest no longer
+    /// uses the window that it shared with this host, and the operator may remove
+    /// the VM's device.
+    ///
+    /// A guest whose new connection broke before its welcome says that it stays, too late.
+    /// It loses this connection now, and connects to the destination again.
+    pub(super) fn await_guest_left(&self, session: &mut Session, receiver: &mut dyn Receiver) {
+        let deadline = Instant::now() + GUEST_TIMEOUT;
+        let interval = Duration::from_millis(1);
+        while ready(self.peer.socket(), interval).is_empty() && Instant::now() < deadline {
+            if let Ok(Some(reason)) = queue_late_calls(session, receiver) {
+                tracing::info!(
+                    reason,
+                    "a guest did not reach the destination of its session"
+                );
+                return;
+            }
+        }
     }
 
     /// Reports that the session waits at a gate for those that move with it.
