@@ -241,8 +241,6 @@ fn tell(done: Result<(), Failed>, failed: Out<'_, usize>) -> Result {
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemcpyBatchAsync`.
 pub(crate) unsafe fn cuMemcpyBatchAsync(
     destinations: *mut CUdeviceptr,
     sources: *mut CUdeviceptr,
@@ -271,8 +269,6 @@ pub(crate) unsafe fn cuMemcpyBatchAsync(
     tell(done, failed)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemcpyBatchAsync_v2`.
 pub(crate) unsafe fn cuMemcpyBatchAsync_v2(
     destinations: *mut CUdeviceptr,
     sources: *mut CUdeviceptr,
@@ -299,8 +295,6 @@ pub(crate) unsafe fn cuMemcpyBatchAsync_v2(
     .map_err(|(_, status)| status)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemcpy3DBatchAsync`.
 pub(crate) unsafe fn cuMemcpy3DBatchAsync(
     count: usize,
     operations: *mut CUDA_MEMCPY3D_BATCH_OP,
@@ -313,8 +307,6 @@ pub(crate) unsafe fn cuMemcpy3DBatchAsync(
     tell(unsafe { volumes(count, operations, flags, stream) }, failed)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemcpy3DBatchAsync_v2`.
 pub(crate) unsafe fn cuMemcpy3DBatchAsync_v2(
     count: usize,
     operations: *mut CUDA_MEMCPY3D_BATCH_OP,
@@ -325,8 +317,6 @@ pub(crate) unsafe fn cuMemcpy3DBatchAsync_v2(
     unsafe { volumes(count, operations, flags, stream) }.map_err(|(_, status)| status)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemcpyWithAttributesAsync`.
 pub(crate) unsafe fn cuMemcpyWithAttributesAsync(
     to: CUdeviceptr,
     from: CUdeviceptr,
@@ -344,8 +334,6 @@ pub(crate) unsafe fn cuMemcpyWithAttributesAsync(
     )
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemcpy3DWithAttributesAsync`.
 pub(crate) unsafe fn cuMemcpy3DWithAttributesAsync(
     operation: In<'_, CUDA_MEMCPY3D_BATCH_OP>,
     flags: u64,

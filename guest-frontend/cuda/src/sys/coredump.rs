@@ -93,8 +93,6 @@ unsafe fn change(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuCoredumpGetAttribute`.
 pub(crate) unsafe fn cuCoredumpGetAttribute(
     attribute: c_int,
     value: *mut c_void,
@@ -105,8 +103,6 @@ pub(crate) unsafe fn cuCoredumpGetAttribute(
     unsafe { give(&found, value, size) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuCoredumpGetAttributeGlobal`.
 pub(crate) unsafe fn cuCoredumpGetAttributeGlobal(
     attribute: c_int,
     value: *mut c_void,
@@ -117,8 +113,6 @@ pub(crate) unsafe fn cuCoredumpGetAttributeGlobal(
     unsafe { give(&found, value, size) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuCoredumpSetAttribute`.
 pub(crate) unsafe fn cuCoredumpSetAttribute(
     attribute: c_int,
     value: *mut c_void,
@@ -130,8 +124,6 @@ pub(crate) unsafe fn cuCoredumpSetAttribute(
     unsafe { change(&mut of, attribute, value, size) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuCoredumpSetAttributeGlobal`.
 pub(crate) unsafe fn cuCoredumpSetAttributeGlobal(
     attribute: c_int,
     value: *mut c_void,

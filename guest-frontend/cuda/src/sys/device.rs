@@ -360,8 +360,6 @@ pub(crate) fn cuDriverGetVersion(version: Out<'_, c_int>) -> Result {
     version.put(driver_version())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuDeviceGet`.
 pub(crate) unsafe fn cuDeviceGet(device: *mut CUdevice, number: c_int) -> Result {
     ordinal(number)?;
     // SAFETY: `device` is null or writable, as the caller promises.
@@ -372,15 +370,11 @@ pub(crate) fn cuDeviceGetCount(number: Out<'_, c_int>) -> Result {
     number.put(count()?.cast_signed())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuDeviceGetName`.
 pub(crate) unsafe fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) -> Result {
     // SAFETY: `name` is null or writable, as the caller promises.
     unsafe { put_text(name, length, &snapshot(device)?.name) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuDeviceGetUuid`.
 pub(crate) unsafe fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> Result {
     // SAFETY: `uuid` is null or writable, as the caller promises.
     unsafe {
@@ -448,8 +442,6 @@ pub(crate) fn cuDeviceComputeCapability(
     )
 }
 
-/// # Safety
-/// As documented by CUDA for `cuDeviceGetPCIBusId`.
 pub(crate) unsafe fn cuDeviceGetPCIBusId(
     id: *mut c_char,
     length: c_int,

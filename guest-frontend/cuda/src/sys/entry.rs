@@ -40,8 +40,6 @@ unsafe fn look(name: *const c_char, version: c_int, flags: u64) -> Result<(*mut 
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGetProcAddress`.
 pub(crate) unsafe fn cuGetProcAddress(
     name: *const c_char,
     out: *mut *mut c_void,
@@ -57,8 +55,6 @@ pub(crate) unsafe fn cuGetProcAddress(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGetProcAddress_v2`.
 pub(crate) unsafe fn cuGetProcAddress_v2(
     name: *const c_char,
     out: *mut *mut c_void,
@@ -75,8 +71,6 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGetProcAddress_v2_ptsz`.
 pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     name: *const c_char,
     out: *mut *mut c_void,
@@ -89,8 +83,6 @@ pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     unsafe { cuGetProcAddress_v2(name, out, version, flags, status) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGetExportTable`.
 pub(crate) unsafe fn cuGetExportTable(out: Out<'_, *const c_void>, id: *const c_void) -> Result {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     let out = out.present()?;

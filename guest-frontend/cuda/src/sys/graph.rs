@@ -429,8 +429,6 @@ pub(crate) fn cuGraphClone(clone: Out<'_, CUgraph>, graph: CUgraph) -> Result {
     clone.put(handle(&graph.duplicate()?))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphGetNodes`.
 pub(crate) unsafe fn cuGraphGetNodes(
     graph: CUgraph,
     nodes: *mut CUgraphNode,
@@ -441,8 +439,6 @@ pub(crate) unsafe fn cuGraphGetNodes(
     unsafe { put_list(&names(&graph, graph.nodes()), nodes, count) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphGetRootNodes`.
 pub(crate) unsafe fn cuGraphGetRootNodes(
     graph: CUgraph,
     nodes: *mut CUgraphNode,
@@ -491,8 +487,6 @@ pub(super) fn tools_id(node: CUgraphNode) -> Result<u64> {
     Ok(u64::from(graph.id()) << u32::BITS | u64::from(number))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphNodeGetType`.
 pub(crate) unsafe fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_int) -> Result {
     // SAFETY: `kind` is null or writable, as the caller promises.
     unsafe { put(kind, work_of(node)?.kind()) }
@@ -508,8 +502,6 @@ pub(crate) fn cuDeviceGraphMemTrim(number: CUdevice) -> Result {
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuDeviceGetGraphMemAttribute`.
 pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     number: CUdevice,
     attribute: c_int,
@@ -527,8 +519,6 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     unsafe { put(value.cast::<u64>(), bytes) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuDeviceSetGraphMemAttribute`.
 pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     number: CUdevice,
     attribute: c_int,

@@ -140,8 +140,6 @@ fn node_of(name: Option<NodeName>) -> CUgraphNode {
     name.map_or(std::ptr::null_mut(), node_handle)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphInstantiate`.
 pub(crate) unsafe fn cuGraphInstantiate(
     exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -159,8 +157,6 @@ pub(crate) unsafe fn cuGraphInstantiate(
     unsafe { instantiate(exec, graph, 0) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphInstantiateWithParams`.
 pub(crate) unsafe fn cuGraphInstantiateWithParams(
     exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -182,8 +178,6 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
     made
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphExecGetFlags`.
 pub(crate) unsafe fn cuGraphExecGetFlags(exec: CUgraphExec, flags: *mut u64) -> Result {
     let found = find_exec(exec)?;
     // SAFETY: `flags` is null or writable, as the caller promises.
@@ -244,8 +238,6 @@ pub(crate) fn cuGraphExecUpdate_v2(
     met.map_or(Ok(()), |_| Err(Status::GRAPH_EXEC_UPDATE_FAILURE))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphExecKernelNodeSetParams_v2`.
 pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -274,8 +266,6 @@ pub(crate) unsafe fn cuGraphExecKernelNodeSetParams(
     unsafe { cuGraphExecKernelNodeSetParams_v2(exec, node, &second_version(given)?) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphExecMemcpyNodeSetParams`.
 pub(crate) unsafe fn cuGraphExecMemcpyNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -294,8 +284,6 @@ pub(crate) unsafe fn cuGraphExecMemcpyNodeSetParams(
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphExecMemsetNodeSetParams`.
 pub(crate) unsafe fn cuGraphExecMemsetNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -306,8 +294,6 @@ pub(crate) unsafe fn cuGraphExecMemsetNodeSetParams(
     set(exec, node, |_| unsafe { fill(given, context) })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphExecHostNodeSetParams`.
 pub(crate) unsafe fn cuGraphExecHostNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -347,8 +333,6 @@ pub(crate) fn cuGraphExecEventWaitNodeSetEvent(
     set(exec, node, |_| Ok(Work::EventWait(event::marked(event)?)))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphExecNodeSetParams`.
 pub(crate) unsafe fn cuGraphExecNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,

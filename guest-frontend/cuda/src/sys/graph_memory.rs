@@ -59,8 +59,6 @@ pub fn release(address: u64) -> Result<Work> {
         .ok_or(Status::INVALID_VALUE)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphAddMemAllocNode`.
 pub(crate) unsafe fn cuGraphAddMemAllocNode(
     out: *mut CUgraphNode,
     graph: CUgraph,

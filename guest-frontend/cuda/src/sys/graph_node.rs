@@ -406,8 +406,6 @@ pub(crate) fn cuGraphKernelNodeGetParams_v2(
     place.put(kernel_parameters(node)?)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphKernelNodeSetParams_v2`.
 pub(crate) unsafe fn cuGraphKernelNodeSetParams_v2(
     node: CUgraphNode,
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
@@ -443,8 +441,6 @@ pub(crate) fn cuGraphKernelNodeGetAttribute(
     value.put(found)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphKernelNodeSetAttribute`.
 pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
     node: CUgraphNode,
     attribute: c_int,
@@ -492,8 +488,6 @@ pub(crate) fn cuGraphMemcpyNodeGetParams(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphMemcpyNodeSetParams`.
 pub(crate) unsafe fn cuGraphMemcpyNodeSetParams(
     node: CUgraphNode,
     given: *const CUDA_MEMCPY3D,
@@ -520,8 +514,6 @@ pub(crate) fn cuGraphMemsetNodeGetParams(
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphMemsetNodeSetParams`.
 pub(crate) unsafe fn cuGraphMemsetNodeSetParams(
     node: CUgraphNode,
     given: *const cudaMemsetParams,
@@ -530,8 +522,6 @@ pub(crate) unsafe fn cuGraphMemsetNodeSetParams(
     set(node, |_| unsafe { fill(given, std::ptr::null_mut()) })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphHostNodeGetParams`.
 pub(crate) unsafe fn cuGraphHostNodeGetParams(
     node: CUgraphNode,
     place: Out<'_, cudaHostNodeParams>,
@@ -551,8 +541,6 @@ pub(crate) unsafe fn cuGraphHostNodeGetParams(
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphHostNodeSetParams`.
 pub(crate) unsafe fn cuGraphHostNodeSetParams(
     node: CUgraphNode,
     given: *const cudaHostNodeParams,
@@ -592,8 +580,6 @@ pub(crate) fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent) ->
     set(node, |_| Ok(Work::EventWait(event::marked(event)?)))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphNodeSetParams`.
 pub(crate) unsafe fn cuGraphNodeSetParams(
     node: CUgraphNode,
     given: *mut cudaGraphNodeParams,

@@ -18,8 +18,6 @@ use super::graph_node::{
 };
 use super::stream_memory::cuGraphBatchMemOpNodeGetParams;
 
-/// # Safety
-/// As documented by CUDA for `cuGraphNodeGetParams`.
 pub(crate) unsafe fn cuGraphNodeGetParams(
     node: CUgraphNode,
     out: Out<'_, cudaGraphNodeParams>,

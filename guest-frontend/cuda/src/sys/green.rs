@@ -154,8 +154,6 @@ pub(crate) fn cuGreenCtxGetDevResource(
     out.put(resource(of_green(green as u64, &found)))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuDevSmResourceSplitByCount`.
 pub(crate) unsafe fn cuDevSmResourceSplitByCount(
     result: *mut CUdevResource,
     groups: *mut c_uint,
@@ -221,8 +219,6 @@ pub(crate) unsafe fn cuDevSmResourceSplitByCount(
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuDevResourceGenerateDesc`.
 pub(crate) unsafe fn cuDevResourceGenerateDesc(
     out: Out<'_, CUdevResourceDesc>,
     resources: *mut CUdevResource,
@@ -467,8 +463,6 @@ struct ExecAffinity {
     multiprocessors: c_uint,
 }
 
-/// # Safety
-/// As documented by CUDA for `cuCtxGetExecAffinity`.
 pub(crate) unsafe fn cuCtxGetExecAffinity(out: *mut c_void, kind: c_int) -> Result {
     let context = current::current()?;
     if out.is_null() {

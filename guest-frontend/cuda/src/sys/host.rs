@@ -173,8 +173,6 @@ pub fn end_memory(session: &Session, address: u64) {
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemHostRegister_v2`.
 pub(crate) unsafe fn cuMemHostRegister_v2(
     address: *mut c_void,
     size: usize,
@@ -231,8 +229,6 @@ pub(crate) fn cuMemHostGetDevicePointer_v2(
     device.put(session.host().device_address(address as u64)?)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemHostGetFlags`.
 pub(crate) unsafe fn cuMemHostGetFlags(flags: *mut c_uint, address: *mut c_void) -> Result {
     current::current()?;
     let (_, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;

@@ -121,8 +121,6 @@ pub(crate) fn cuIpcOpenEventHandle(out: Out<'_, CUevent>, handle: cudaIpcEventHa
     })))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemPoolExportToShareableHandle`.
 pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     out: *mut c_void,
     pool: CUmemoryPool,
@@ -169,8 +167,6 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
     )))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemPoolExportPointer`.
 pub(crate) unsafe fn cuMemPoolExportPointer(out: *mut c_void, address: CUdeviceptr) -> Result {
     present(out)?;
     let session = memory::owner(address)?;
@@ -181,8 +177,6 @@ pub(crate) unsafe fn cuMemPoolExportPointer(out: *mut c_void, address: CUdevicep
     unsafe { put(out.cast::<[u8; HANDLE]>(), name.to_bytes()) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemPoolImportPointer`.
 pub(crate) unsafe fn cuMemPoolImportPointer(
     out: Out<'_, CUdeviceptr>,
     pool: CUmemoryPool,

@@ -338,8 +338,6 @@ pub(super) fn launch_packed(
 const MULTI_DEVICE_FLAGS: c_uint = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC
     | CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
 
-/// # Safety
-/// As documented by CUDA for `cuLaunchCooperativeKernelMultiDevice`.
 pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
     launches: *mut CUDA_LAUNCH_PARAMS,
     number: c_uint,
@@ -372,8 +370,6 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
     unsafe { launch(one.function, &shape, one.hStream, one.kernelParams, none) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLaunchKernel`.
 pub(crate) unsafe fn cuLaunchKernel(
     function: CUfunction,
     grid_x: c_uint,
@@ -397,8 +393,6 @@ pub(crate) unsafe fn cuLaunchKernel(
     unsafe { launch(function, &shape, stream, pointers, extra) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLaunchKernelEx`.
 pub(crate) unsafe fn cuLaunchKernelEx(
     config: In<'_, CUlaunchConfig>,
     function: CUfunction,
@@ -417,8 +411,6 @@ pub(crate) unsafe fn cuLaunchKernelEx(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLaunchKernelEx_ptsz`.
 pub(crate) unsafe fn cuLaunchKernelEx_ptsz(
     config: In<'_, CUlaunchConfig>,
     function: CUfunction,
@@ -430,8 +422,6 @@ pub(crate) unsafe fn cuLaunchKernelEx_ptsz(
     unsafe { launch_with(config.get()?, stream, function, pointers, extra) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLaunchCooperativeKernel`.
 pub(crate) unsafe fn cuLaunchCooperativeKernel(
     function: CUfunction,
     grid_x: c_uint,

@@ -159,8 +159,6 @@ fn check_device(device: CUdevice) -> Result {
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLibraryLoadData`.
 pub(crate) unsafe fn cuLibraryLoadData(
     library: *mut CUlibrary,
     image: *const c_void,
@@ -183,8 +181,6 @@ pub(crate) unsafe fn cuLibraryLoadData(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLibraryLoadFromFile`.
 pub(crate) unsafe fn cuLibraryLoadFromFile(
     library: *mut CUlibrary,
     name: *const c_char,
@@ -256,8 +252,6 @@ pub(crate) fn cuLibraryGetKernelCount(count: Out<'_, c_uint>, library: CUlibrary
     count.put(c_uint::try_from(names.len()).unwrap_or(c_uint::MAX))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLibraryEnumerateKernels`.
 pub(crate) unsafe fn cuLibraryEnumerateKernels(
     kernels: *mut CUkernel,
     number: c_uint,
@@ -307,8 +301,6 @@ pub(crate) fn cuLibraryGetManaged(
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuKernelGetFunction`.
 pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) -> Result {
     present(function)?;
     let found = find_kernel(kernel)?;
@@ -328,8 +320,6 @@ pub(crate) fn cuKernelGetLibrary(library: Out<'_, CUlibrary>, kernel: CUkernel) 
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuKernelGetAttribute`.
 pub(crate) unsafe fn cuKernelGetAttribute(
     value: *mut c_int,
     selector: c_int,

@@ -73,8 +73,6 @@ unsafe fn add(
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLinkCreate`.
 pub(crate) unsafe fn cuLinkCreate(
     number: c_uint,
     options: *mut c_int,
@@ -103,8 +101,6 @@ pub(crate) unsafe fn cuLinkCreate(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLinkAddData`.
 pub(crate) unsafe fn cuLinkAddData(
     state: CUlinkState,
     kind: c_int,
@@ -127,8 +123,6 @@ pub(crate) unsafe fn cuLinkAddData(
     unsafe { add(state, kind, name, image, (number, options, values)) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLinkAddFile`.
 pub(crate) unsafe fn cuLinkAddFile(
     state: CUlinkState,
     kind: c_int,
@@ -151,8 +145,6 @@ pub(crate) unsafe fn cuLinkAddFile(
     unsafe { add(state, kind, name, image, (number, options, values)) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLinkComplete`.
 pub(crate) unsafe fn cuLinkComplete(
     state: CUlinkState,
     image: Out<'_, *mut c_void>,

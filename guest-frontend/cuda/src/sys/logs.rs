@@ -44,8 +44,6 @@ fn none(flags: c_uint) -> Result {
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLogsRegisterCallback`.
 pub(crate) unsafe fn cuLogsRegisterCallback(
     callback: CUlogsCallback,
     data: *mut c_void,
@@ -89,8 +87,6 @@ unsafe fn take(iterator: *mut CUlogIterator, room: usize) -> Option<String> {
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLogsDumpToFile`.
 pub(crate) unsafe fn cuLogsDumpToFile(
     iterator: *mut CUlogIterator,
     path: Text<'_>,
@@ -106,8 +102,6 @@ pub(crate) unsafe fn cuLogsDumpToFile(
         .map_err(|_| Status::INVALID_VALUE)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLogsDumpToMemory`.
 pub(crate) unsafe fn cuLogsDumpToMemory(
     iterator: *mut CUlogIterator,
     buffer: *mut c_char,

@@ -262,8 +262,6 @@ pub(super) unsafe fn prefetch_all(
 // Discarding has no effect: CUDA leaves the contents of discarded memory undefined, so they
 // may stay.
 
-/// # Safety
-/// As documented by CUDA for `cuMemDiscardBatchAsync`.
 pub(crate) unsafe fn cuMemDiscardBatchAsync(
     addresses: *mut CUdeviceptr,
     sizes: *mut usize,
@@ -329,8 +327,6 @@ unsafe fn attribute(
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemRangeGetAttribute`.
 pub(crate) unsafe fn cuMemRangeGetAttribute(
     data: *mut c_void,
     data_size: usize,
@@ -343,8 +339,6 @@ pub(crate) unsafe fn cuMemRangeGetAttribute(
     unsafe { attribute(data, data_size, selector, address, size as u64) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemRangeGetAttributes`.
 pub(crate) unsafe fn cuMemRangeGetAttributes(
     data: *mut *mut c_void,
     data_sizes: *mut usize,

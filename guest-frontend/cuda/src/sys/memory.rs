@@ -62,8 +62,6 @@ pub fn allocate(size: usize) -> Result<u64> {
     current.allocate(|| current.session.memory().allocate(size as u64))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemAlloc_v2`.
 pub(crate) unsafe fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> Result {
     if address.is_null() {
         return Err(Status::INVALID_VALUE);
@@ -72,8 +70,6 @@ pub(crate) unsafe fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> Re
     unsafe { put(address, allocate(size)?) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemAllocPitch_v2`.
 pub(crate) unsafe fn cuMemAllocPitch_v2(
     address: *mut CUdeviceptr,
     pitch: *mut usize,
@@ -148,8 +144,6 @@ fn finish_others(session: &Session) {
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemGetInfo_v2`.
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {
     let info = current::current()?.session.memory().info()?;
     // SAFETY: each pointer is null or writable, as the caller promises.
@@ -160,8 +154,6 @@ pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Res
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemGetAddressRange_v2`.
 pub(crate) unsafe fn cuMemGetAddressRange_v2(
     base: Out<'_, CUdeviceptr>,
     size: *mut usize,

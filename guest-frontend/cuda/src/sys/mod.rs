@@ -1,7 +1,8 @@
 //! The C boundary: the exported functions.
 //!
 //! The functions here take pointers from a C program and rely on it to follow CUDA's
-//! manual, so they are `unsafe`. Each unsafe block names the promise on which it relies.
+//! manual, so they are `unsafe`: the contract of a function named as one of CUDA's is what
+//! CUDA's manual says of it. Each unsafe block names the promise on which it relies.
 //! A file without an unsafe block belongs here too if it has exported functions: the
 //! derived entry points dereference their parameters.
 #![allow(non_snake_case, clippy::too_many_arguments)]

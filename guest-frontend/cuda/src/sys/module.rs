@@ -270,8 +270,6 @@ pub(super) fn set_cache_config(function: CUfunction, config: c_int) -> Result {
     session.modules().set_cache_config(function, config)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuModuleLoad`.
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) -> Result {
     super::present(module)?;
     // SAFETY: the caller upholds the contract of `read_file`.
@@ -280,15 +278,11 @@ pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) ->
     unsafe { load(module, &Image::read(bytes.as_ptr().cast())?, &no_options()?) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuModuleLoadData`.
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> Result {
     // SAFETY: the caller upholds the contract of `load`.
     unsafe { load(module, &Image::read(image)?, &no_options()?) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuModuleLoadDataEx`.
 pub(crate) unsafe fn cuModuleLoadDataEx(
     module: *mut CUmodule,
     image: *const c_void,
@@ -306,8 +300,6 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuModuleLoadFatBinary`.
 pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const c_void) -> Result {
     // SAFETY: the caller upholds the contract of `load`.
     unsafe { load(module, &Image::read(image)?, &no_options()?) }
@@ -380,8 +372,6 @@ pub fn for_each_function(
     Ok(false)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuModuleEnumerateFunctions`.
 pub(crate) unsafe fn cuModuleEnumerateFunctions(
     functions: *mut CUfunction,
     number: c_uint,

@@ -131,8 +131,6 @@ pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
     bytes.put(usize::try_from(found).unwrap_or(usize::MAX))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuOccupancyMaxActiveClusters`.
 pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
     number: Out<'_, c_int>,
     function: CUfunction,
@@ -146,8 +144,6 @@ pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
     number.put(modules.occupancy_clusters(callable.function()?, &shape)?)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuOccupancyMaxPotentialClusterSize`.
 pub(crate) unsafe fn cuOccupancyMaxPotentialClusterSize(
     size: Out<'_, c_int>,
     function: CUfunction,

@@ -35,8 +35,6 @@ unsafe fn none(capabilities: *mut c_uint, operations: *const c_int, count: c_uin
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuDeviceGetP2PAtomicCapabilities`.
 pub(crate) unsafe fn cuDeviceGetP2PAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,
@@ -51,8 +49,6 @@ pub(crate) unsafe fn cuDeviceGetP2PAtomicCapabilities(
     unsafe { none(capabilities, operations, count) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuDeviceGetHostAtomicCapabilities`.
 pub(crate) unsafe fn cuDeviceGetHostAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,

@@ -260,8 +260,6 @@ unsafe fn nothing(out: *mut c_void, selector: c_int) -> Result {
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuPointerGetAttribute`.
 pub(crate) unsafe fn cuPointerGetAttribute(
     out: *mut c_void,
     selector: c_int,
@@ -280,8 +278,6 @@ pub(crate) unsafe fn cuPointerGetAttribute(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuPointerGetAttributes`.
 pub(crate) unsafe fn cuPointerGetAttributes(
     number: c_uint,
     selector: *mut c_int,
@@ -315,8 +311,6 @@ pub(crate) unsafe fn cuPointerGetAttributes(
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuPointerSetAttribute`.
 pub(crate) unsafe fn cuPointerSetAttribute(
     value: *const c_void,
     selector: c_int,

@@ -218,8 +218,6 @@ fn allocate_managed(session: &Session, size: u64, stream: &Stream) -> Result<u64
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemAllocAsync`.
 pub(crate) unsafe fn cuMemAllocAsync(
     address: *mut CUdeviceptr,
     size: usize,
@@ -233,8 +231,6 @@ pub(crate) unsafe fn cuMemAllocAsync(
     unsafe { put(address, allocate(size, stream, None)?) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemAllocFromPoolAsync`.
 pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     address: *mut CUdeviceptr,
     size: usize,
@@ -314,8 +310,6 @@ pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Result
     set_current(memory_of(device)?, pool)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemGetDefaultMemPool`.
 pub(crate) unsafe fn cuMemGetDefaultMemPool(
     pool: Out<'_, CUmemoryPool>,
     location: *mut cudaMemLocation,
@@ -326,8 +320,6 @@ pub(crate) unsafe fn cuMemGetDefaultMemPool(
     pool.put(default_pool(resolved)?)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemGetMemPool`.
 pub(crate) unsafe fn cuMemGetMemPool(
     pool: Out<'_, CUmemoryPool>,
     location: *mut cudaMemLocation,
@@ -338,8 +330,6 @@ pub(crate) unsafe fn cuMemGetMemPool(
     pool.put(current_pool(resolved)?)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemSetMemPool`.
 pub(crate) unsafe fn cuMemSetMemPool(
     location: *mut cudaMemLocation,
     kind: c_int,
@@ -424,8 +414,6 @@ pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemPoolGetAttribute`.
 pub(crate) unsafe fn cuMemPoolGetAttribute(
     pool: CUmemoryPool,
     attribute: c_int,
@@ -457,8 +445,6 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemPoolSetAttribute`.
 pub(crate) unsafe fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
     attribute: c_int,
@@ -554,8 +540,6 @@ fn set_access(pool: &Pool, location: &cudaMemLocation, flags: c_int) -> Result {
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemPoolSetAccess`.
 pub(crate) unsafe fn cuMemPoolSetAccess(
     pool: CUmemoryPool,
     access: *const cudaMemAccessDesc,
@@ -572,8 +556,6 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemPoolGetAccess`.
 pub(crate) unsafe fn cuMemPoolGetAccess(
     flags: Out<'_, c_int>,
     pool: CUmemoryPool,

@@ -124,8 +124,6 @@ pub(crate) fn cuParamSetSize(function: CUfunction, bytes: c_uint) -> Result {
     prepare(function, |prepared| prepared.size = bytes as usize)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuParamSetv`.
 pub(crate) unsafe fn cuParamSetv(
     function: CUfunction,
     offset: c_int,

@@ -57,15 +57,11 @@ struct Carried(*mut c_void);
 // SAFETY: the program passed it for use by a thread of the library.
 unsafe impl Send for Carried {}
 
-/// # Safety
-/// As documented by CUDA for `cuStreamCreate`.
 pub(crate) unsafe fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> Result {
     // SAFETY: `stream` is null or writable, as the caller promises.
     unsafe { put(stream, create(stream, flags, 0)?) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuStreamCreateWithPriority`.
 pub(crate) unsafe fn cuStreamCreateWithPriority(
     stream: *mut CUstream,
     flags: c_uint,
@@ -118,15 +114,11 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
     session.wait_event_of(stream, inner.session, &inner.object)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuStreamGetFlags`.
 pub(crate) unsafe fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Result {
     // SAFETY: `flags` is null or writable, as the caller promises.
     unsafe { put(flags, named_stream::named(stream)?.stream()?.flags()) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuStreamGetPriority`.
 pub(crate) unsafe fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int) -> Result {
     // SAFETY: `priority` is null or writable, as the caller promises.
     unsafe { put(priority, named_stream::named(stream)?.stream()?.priority()) }
@@ -142,8 +134,6 @@ pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<'_, CUdevice>) -> 
     ))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuStreamGetCtx`.
 pub(crate) unsafe fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Result {
     let handle = named_stream::named(stream)?.context()?;
     // SAFETY: `context` is null or writable, as the caller promises.
@@ -190,8 +180,6 @@ pub(crate) fn cuStreamGetAttribute(
     value.put(found)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuStreamSetAttribute`.
 pub(crate) unsafe fn cuStreamSetAttribute(
     stream: CUstream,
     attribute: c_int,
@@ -240,8 +228,6 @@ pub(crate) fn cuStreamCopyAttributes(to: CUstream, from: CUstream) -> Result {
     session.streams().copy_attributes(to, from.stream()?)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLaunchHostFunc`.
 pub(crate) unsafe fn cuLaunchHostFunc(
     stream: CUstream,
     function: CUhostFn,
@@ -265,8 +251,6 @@ pub(crate) unsafe fn cuLaunchHostFunc(
     )
 }
 
-/// # Safety
-/// As documented by CUDA for `cuLaunchHostFunc_v2`.
 pub(crate) unsafe fn cuLaunchHostFunc_v2(
     stream: CUstream,
     function: CUhostFn,

@@ -133,8 +133,6 @@ pub(crate) fn cuStreamWriteValue64(
     one(stream, WRITE_64, address, value, flags)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuStreamBatchMemOp`.
 pub(crate) unsafe fn cuStreamBatchMemOp(
     stream: CUstream,
     count: c_uint,
@@ -192,8 +190,6 @@ pub(crate) fn cuGraphBatchMemOpNodeGetParams(
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphBatchMemOpNodeSetParams`.
 pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
     graph_node: CUgraphNode,
     given: In<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
@@ -206,8 +202,6 @@ pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuGraphExecBatchMemOpNodeSetParams`.
 pub(crate) unsafe fn cuGraphExecBatchMemOpNodeSetParams(
     exec: CUgraphExec,
     graph_node: CUgraphNode,

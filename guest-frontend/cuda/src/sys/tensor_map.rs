@@ -106,8 +106,6 @@ fn check_pointer(map: *const CUtensorMap) -> Result {
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuTensorMapEncodeTiled`.
 pub(crate) unsafe fn cuTensorMapEncodeTiled(
     out: *mut CUtensorMap,
     data_type: c_int,
@@ -133,8 +131,6 @@ pub(crate) unsafe fn cuTensorMapEncodeTiled(
     unsafe { encode(out, tensor, part, [interleave, swizzle, promotion, fill]) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuTensorMapEncodeIm2col`.
 pub(crate) unsafe fn cuTensorMapEncodeIm2col(
     out: *mut CUtensorMap,
     data_type: c_int,
@@ -172,8 +168,6 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2col(
     unsafe { encode(out, tensor, part, [interleave, swizzle, promotion, fill]) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuTensorMapEncodeIm2colWide`.
 pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
     out: *mut CUtensorMap,
     data_type: c_int,
@@ -207,8 +201,6 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
     unsafe { encode(out, tensor, part, [interleave, swizzle, promotion, fill]) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuTensorMapReplaceAddress`.
 pub(crate) unsafe fn cuTensorMapReplaceAddress(
     out: *mut CUtensorMap,
     address: *mut c_void,

@@ -226,8 +226,6 @@ fn view(descriptor: Option<&CUDA_RESOURCE_VIEW_DESC>) -> Result<ResourceView> {
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuTexObjectCreate`.
 pub(crate) unsafe fn cuTexObjectCreate(
     texture: Out<'_, CUtexObject>,
     from: *const CUDA_RESOURCE_DESC,
@@ -290,8 +288,6 @@ pub(crate) fn cuTexObjectGetResourceViewDesc(
     out.put(look(false, texture, |entry| entry.view)?.unwrap_or_else(none))
 }
 
-/// # Safety
-/// As documented by CUDA for `cuSurfObjectCreate`.
 pub(crate) unsafe fn cuSurfObjectCreate(
     surface: *mut CUsurfObject,
     from: In<'_, CUDA_RESOURCE_DESC>,

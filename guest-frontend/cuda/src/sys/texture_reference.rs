@@ -80,8 +80,6 @@ fn check(address: CUdeviceptr) -> Result {
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuTexRefSetAddress_v2`.
 pub(crate) unsafe fn cuTexRefSetAddress_v2(
     offset: *mut usize,
     handle: CUtexref,
@@ -157,8 +155,6 @@ pub(crate) fn cuTexRefSetMipmapLevelClamp(handle: CUtexref, least: f32, most: f3
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cuTexRefSetBorderColor`.
 pub(crate) unsafe fn cuTexRefSetBorderColor(handle: CUtexref, color: *mut f32) -> Result {
     // The color has four components.
     with(handle, |reference| {
@@ -245,8 +241,6 @@ pub(crate) fn cuTexRefGetMipmapLevelClamp(
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cuTexRefGetBorderColor`.
 pub(crate) unsafe fn cuTexRefGetBorderColor(out: *mut f32, handle: CUtexref) -> Result {
     let color = with(handle, |reference| Ok(reference.border))?;
     // SAFETY: null or writable for that many, as the caller promises.

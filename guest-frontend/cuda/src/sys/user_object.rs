@@ -29,8 +29,6 @@ fn some(count: c_uint) -> Result<u32> {
     Ok(count)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuUserObjectCreate`.
 pub(crate) unsafe fn cuUserObjectCreate(
     out: Out<'_, CUuserObject>,
     data: *mut c_void,

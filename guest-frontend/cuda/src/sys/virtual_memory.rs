@@ -92,8 +92,6 @@ pub(crate) fn cuMemGetAllocationGranularity(
     granularity.put(usize::try_from(GRANULARITY).map_err(|_| Status::INVALID_VALUE)?)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemAddressReserve`.
 pub(crate) unsafe fn cuMemAddressReserve(
     address: *mut CUdeviceptr,
     size: usize,
@@ -116,8 +114,6 @@ pub(crate) fn cuMemAddressFree(address: CUdeviceptr, size: usize) -> Result {
         .unreserve(address, size as u64)
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemCreate`.
 pub(crate) unsafe fn cuMemCreate(
     out: *mut u64,
     size: usize,
@@ -191,8 +187,6 @@ fn release_closed() {
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemExportToShareableHandle`.
 pub(crate) unsafe fn cuMemExportToShareableHandle(
     out: *mut c_void,
     handle: u64,
@@ -413,8 +407,6 @@ fn set_peer_access(owner: &Session, peer: c_int, address: u64, size: u64, flags:
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cuMemSetAccess`.
 pub(crate) unsafe fn cuMemSetAccess(
     address: CUdeviceptr,
     size: usize,

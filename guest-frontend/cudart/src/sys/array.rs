@@ -12,8 +12,6 @@ use paragpu_abi::{
 };
 use std::ffi::{c_int, c_uint};
 
-/// # Safety
-/// As documented by CUDA for `cudaMallocArray`.
 pub(crate) unsafe fn cudaMallocArray(
     array: *mut CUarray,
     desc: *const cudaChannelFormatDesc,
@@ -36,8 +34,6 @@ pub(crate) unsafe fn cudaMallocArray(
     unsafe { context()?.driver.cuArray3DCreate_v2(array, &wanted) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaMalloc3DArray`.
 pub(crate) unsafe fn cudaMalloc3DArray(
     array: *mut CUarray,
     desc: *const cudaChannelFormatDesc,
@@ -54,8 +50,6 @@ pub(crate) unsafe fn cudaMalloc3DArray(
     unsafe { context()?.driver.cuArray3DCreate_v2(array, &wanted) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaMallocMipmappedArray`.
 pub(crate) unsafe fn cudaMallocMipmappedArray(
     array: *mut CUmipmappedArray,
     desc: *const cudaChannelFormatDesc,
@@ -77,8 +71,6 @@ pub(crate) unsafe fn cudaMallocMipmappedArray(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaFreeArray`.
 pub(crate) unsafe fn cudaFreeArray(array: CUarray) -> Result {
     let runtime = context()?;
     if array.is_null() {
@@ -88,8 +80,6 @@ pub(crate) unsafe fn cudaFreeArray(array: CUarray) -> Result {
     unsafe { runtime.driver.cuArrayDestroy(array) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaFreeMipmappedArray`.
 pub(crate) unsafe fn cudaFreeMipmappedArray(array: CUmipmappedArray) -> Result {
     let runtime = context()?;
     if array.is_null() {
@@ -99,8 +89,6 @@ pub(crate) unsafe fn cudaFreeMipmappedArray(array: CUmipmappedArray) -> Result {
     unsafe { runtime.driver.cuMipmappedArrayDestroy(array) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaArrayGetInfo`.
 pub(crate) unsafe fn cudaArrayGetInfo(
     desc: *mut cudaChannelFormatDesc,
     extent: *mut cudaExtent,
@@ -139,8 +127,6 @@ pub(crate) unsafe fn cudaArrayGetInfo(
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetChannelDesc`.
 pub(crate) unsafe fn cudaGetChannelDesc(
     desc: Out<'_, cudaChannelFormatDesc>,
     array: CUarray,

@@ -158,8 +158,6 @@ pub(super) unsafe fn from_array(
     unsafe { rows(ends, extent, (kind, FROM_DEVICE), when) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaMemcpy2DArrayToArray`.
 pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
     to: CUarray,
     to_x: usize,

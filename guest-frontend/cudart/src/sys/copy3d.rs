@@ -52,8 +52,6 @@ pub(super) unsafe fn from_array(
     unsafe { run(to, from, size, (kind, FROM_DEVICE), when) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaMemcpyArrayToArray`.
 pub(crate) unsafe fn cudaMemcpyArrayToArray(
     to: CUarray,
     to_x: usize,

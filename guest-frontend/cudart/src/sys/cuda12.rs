@@ -18,9 +18,6 @@ use std::ptr;
 // Devices.
 
 /// The function of CUDA 11, whose record lacks the fields that 12 appended.
-///
-/// # Safety
-/// As documented by CUDA for `cudaGetDeviceProperties_v1`.
 pub(crate) unsafe fn cudaGetDeviceProperties_v1(
     properties: *mut cuda12::cudaDeviceProp,
     device: c_int,
@@ -36,8 +33,6 @@ pub(crate) unsafe fn cudaGetDeviceProperties_v1(
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetDeviceProperties_v2`.
 pub(crate) unsafe fn cudaGetDeviceProperties_v2(
     properties: Out<'_, cuda12::cudaDeviceProp>,
     device: c_int,
@@ -47,8 +42,6 @@ pub(crate) unsafe fn cudaGetDeviceProperties_v2(
     properties.put(unsafe { device_properties(device) }?)
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaChooseDevice`.
 pub(crate) unsafe fn cudaChooseDevice(
     device: Out<'_, c_int>,
     wanted: *const cuda12::cudaDeviceProp,
@@ -126,29 +119,21 @@ unsafe fn device_properties(ordinal: c_int) -> Result<cuda12::cudaDeviceProp> {
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaThreadExit`.
 pub(crate) unsafe fn cudaThreadExit() -> Result {
     // SAFETY: the caller upholds the contract of `cudaDeviceReset`.
     unsafe { super::device::cudaDeviceReset() }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaSetDoubleForDevice`.
 pub(crate) unsafe fn cudaSetDoubleForDevice(number: *mut f64) -> Result {
     present(number)
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaSetDoubleForHost`.
 pub(crate) unsafe fn cudaSetDoubleForHost(number: *mut f64) -> Result {
     present(number)
 }
 
 // Memory.
 
-/// # Safety
-/// As documented by CUDA for `cudaPointerGetAttributes`.
 pub(crate) unsafe fn cudaPointerGetAttributes(
     attributes: Out<'_, cuda12::cudaPointerAttributes>,
     address: *const c_void,
@@ -163,8 +148,6 @@ pub(crate) unsafe fn cudaPointerGetAttributes(
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaMemAdvise`.
 pub(crate) unsafe fn cudaMemAdvise(
     address: *const c_void,
     size: usize,
@@ -181,8 +164,6 @@ pub(crate) unsafe fn cudaMemAdvise(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaMemPrefetchAsync`.
 pub(crate) unsafe fn cudaMemPrefetchAsync(
     address: *const c_void,
     size: usize,
@@ -209,8 +190,6 @@ fn number(runtime: &Runtime, ordinal: c_int) -> Result<c_int> {
 
 // Graphs.
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddNode`.
 pub(crate) unsafe fn cudaGraphAddNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -224,8 +203,6 @@ pub(crate) unsafe fn cudaGraphAddNode(
 
 // Textures and surfaces.
 
-/// # Safety
-/// As documented by CUDA for `cudaCreateTextureObject`.
 pub(crate) unsafe fn cudaCreateTextureObject(
     object: *mut CUtexObject,
     resource: *const cuda12::cudaResourceDesc,
@@ -247,8 +224,6 @@ pub(crate) unsafe fn cudaCreateTextureObject(
     unsafe { texture::cudaCreateTextureObject(object, &resource, description, view) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetTextureObjectResourceDesc`.
 pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     resource: *mut cuda12::cudaResourceDesc,
     object: CUtexObject,
@@ -261,8 +236,6 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetTextureObjectResourceViewDesc`.
 pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
     view: *mut cuda12::cudaResourceViewDesc,
     object: CUtexObject,
@@ -277,8 +250,6 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaCreateSurfaceObject`.
 pub(crate) unsafe fn cudaCreateSurfaceObject(
     object: *mut CUsurfObject,
     resource: *const cuda12::cudaResourceDesc,
@@ -290,8 +261,6 @@ pub(crate) unsafe fn cudaCreateSurfaceObject(
     unsafe { texture::cudaCreateSurfaceObject(object, &resource) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetSurfaceObjectResourceDesc`.
 pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
     resource: *mut cuda12::cudaResourceDesc,
     object: CUsurfObject,

@@ -34,8 +34,6 @@ pub(crate) fn cudaSetDevice(device: c_int) -> Result {
     runtime.bind(device)
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaSetValidDevices`.
 pub(crate) unsafe fn cudaSetValidDevices(devices: *mut c_int, count: c_int) -> Result {
     let runtime = runtime()?;
     let Ok(count) = usize::try_from(count) else {
@@ -62,8 +60,6 @@ pub(crate) unsafe fn cudaSetValidDevices(devices: *mut c_int, count: c_int) -> R
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaInitDevice`.
 pub(crate) unsafe fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: c_uint) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
@@ -78,8 +74,6 @@ pub(crate) unsafe fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: 
     runtime.primary(device).map(|_| ())
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaSetDeviceFlags`.
 pub(crate) unsafe fn cudaSetDeviceFlags(flags: c_uint) -> Result {
     let runtime = runtime()?;
     let device = runtime.current_device()?;
@@ -92,8 +86,6 @@ pub(crate) unsafe fn cudaSetDeviceFlags(flags: c_uint) -> Result {
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetDeviceFlags`.
 pub(crate) unsafe fn cudaGetDeviceFlags(flags: Out<'_, c_uint>) -> Result {
     flags.present()?;
     let runtime = runtime()?;
@@ -113,8 +105,6 @@ pub(crate) unsafe fn cudaGetDeviceFlags(flags: Out<'_, c_uint>) -> Result {
     flags.put(value | abi::cudaDeviceMapHost as c_uint)
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaDeviceReset`.
 pub(crate) unsafe fn cudaDeviceReset() -> Result {
     let runtime = runtime()?;
     let device = runtime.current_device()?;
@@ -122,8 +112,6 @@ pub(crate) unsafe fn cudaDeviceReset() -> Result {
     unsafe { runtime.reset(device) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetDeviceProperties`.
 #[cfg(not(cuda12))]
 pub(crate) unsafe fn cudaGetDeviceProperties(
     properties: *mut cudaDeviceProp,
@@ -139,8 +127,6 @@ pub(crate) unsafe fn cudaGetDeviceProperties(
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaChooseDevice`.
 #[cfg(not(cuda12))]
 pub(crate) unsafe fn cudaChooseDevice(
     device: Out<'_, c_int>,
@@ -186,8 +172,6 @@ pub(super) fn choose(
     device.put(best.0)
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaDeviceGetByPCIBusId`.
 pub(crate) unsafe fn cudaDeviceGetByPCIBusId(
     device: Out<'_, c_int>,
     identifier: *const c_char,
@@ -205,8 +189,6 @@ pub(crate) unsafe fn cudaDeviceGetByPCIBusId(
     device.put(runtime.ordinal(number))
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaDeviceGetTexture1DLinearMaxWidth`.
 pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
     width: *mut usize,
     desc: *const cudaChannelFormatDesc,
@@ -228,8 +210,6 @@ pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaDeviceEnablePeerAccess`.
 pub(crate) unsafe fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Result {
     let runtime = context()?;
     let peer = runtime.primary(peer)?;
@@ -237,8 +217,6 @@ pub(crate) unsafe fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> R
     unsafe { runtime.driver.cuCtxEnablePeerAccess(peer, flags) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaDeviceDisablePeerAccess`.
 pub(crate) unsafe fn cudaDeviceDisablePeerAccess(peer: c_int) -> Result {
     let runtime = context()?;
     let peer = runtime.primary(peer)?;

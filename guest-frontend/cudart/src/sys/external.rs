@@ -8,8 +8,6 @@ use crate::error::Result;
 use paragpu_abi::CUexternalMemory;
 use std::ffi::c_void;
 
-/// # Safety
-/// As documented by CUDA for `cudaExternalMemoryGetMappedBuffer`.
 pub(crate) unsafe fn cudaExternalMemoryGetMappedBuffer(
     address: Out<'_, *mut c_void>,
     memory: CUexternalMemory,

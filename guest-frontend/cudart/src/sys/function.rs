@@ -12,8 +12,6 @@ use paragpu_abi::{CUfunction, CUkernel, cudaFuncAttributes};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
-/// # Safety
-/// As documented by CUDA for `cudaFuncGetAttributes`.
 pub(crate) unsafe fn cudaFuncGetAttributes(
     attributes: Out<'_, cudaFuncAttributes>,
     function: *const c_void,
@@ -23,8 +21,6 @@ pub(crate) unsafe fn cudaFuncGetAttributes(
     attributes.put(unsafe { attributes_of(context()?, function) }?)
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaFuncSetAttribute`.
 pub(crate) unsafe fn cudaFuncSetAttribute(
     function: *const c_void,
     attribute: c_int,
@@ -43,8 +39,6 @@ pub(crate) unsafe fn cudaFuncSetAttribute(
     unsafe { runtime.driver.cuFuncSetAttribute(handle, attribute, value) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaFuncSetCacheConfig`.
 pub(crate) unsafe fn cudaFuncSetCacheConfig(function: *const c_void, config: c_int) -> Result {
     let runtime = context()?;
     // SAFETY: the caller upholds the contract of `in_context`.
@@ -53,8 +47,6 @@ pub(crate) unsafe fn cudaFuncSetCacheConfig(function: *const c_void, config: c_i
     unsafe { runtime.driver.cuFuncSetCacheConfig(handle, config) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaFuncSetSharedMemConfig`.
 pub(crate) unsafe fn cudaFuncSetSharedMemConfig(function: *const c_void, config: c_int) -> Result {
     let runtime = context()?;
     // SAFETY: the caller upholds the contract of `in_context`.
@@ -63,8 +55,6 @@ pub(crate) unsafe fn cudaFuncSetSharedMemConfig(function: *const c_void, config:
     unsafe { runtime.driver.cuFuncSetSharedMemConfig(handle, config) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaFuncGetName`.
 pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const c_void) -> Result {
     present(name)?;
     match registry::lookup(function) {
@@ -80,8 +70,6 @@ pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const 
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaFuncGetParamInfo`.
 pub(crate) unsafe fn cudaFuncGetParamInfo(
     function: *const c_void,
     index: usize,
@@ -100,8 +88,6 @@ pub(crate) unsafe fn cudaFuncGetParamInfo(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaFuncGetParamCount`.
 #[cfg(not(cuda12))]
 pub(crate) unsafe fn cudaFuncGetParamCount(function: *const c_void, count: *mut usize) -> Result {
     present(count)?;
@@ -112,8 +98,6 @@ pub(crate) unsafe fn cudaFuncGetParamCount(function: *const c_void, count: *mut 
     unsafe { runtime.driver.cuKernelGetParamCount(handle, count) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaKernelSetAttributeForDevice`.
 pub(crate) unsafe fn cudaKernelSetAttributeForDevice(
     handle: CUkernel,
     attribute: c_int,
@@ -133,8 +117,6 @@ pub(crate) unsafe fn cudaKernelSetAttributeForDevice(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetFuncBySymbol`.
 pub(crate) unsafe fn cudaGetFuncBySymbol(
     handle: Out<'_, CUfunction>,
     function: *const c_void,
@@ -143,8 +125,6 @@ pub(crate) unsafe fn cudaGetFuncBySymbol(
     handle.put(unsafe { known(context()?, function) }?)
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetKernel`.
 pub(crate) unsafe fn cudaGetKernel(handle: Out<'_, CUkernel>, function: *const c_void) -> Result {
     handle.present()?;
     let runtime = context()?;

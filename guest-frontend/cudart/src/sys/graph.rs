@@ -9,8 +9,6 @@ use paragpu_abi::{CUcontext, CUgraph, CUgraphExec, cudaGraphInstantiateParams};
 use std::ffi::c_uint;
 use std::ptr;
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphConditionalHandleCreate`.
 pub(crate) unsafe fn cudaGraphConditionalHandleCreate(
     handle: *mut u64,
     graph: CUgraph,
@@ -21,8 +19,6 @@ pub(crate) unsafe fn cudaGraphConditionalHandleCreate(
     unsafe { cudaGraphConditionalHandleCreate_v2(handle, graph, ptr::null_mut(), value, flags) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphConditionalHandleCreate_v2`.
 pub(crate) unsafe fn cudaGraphConditionalHandleCreate_v2(
     handle: *mut u64,
     graph: CUgraph,
@@ -43,8 +39,6 @@ pub(crate) unsafe fn cudaGraphConditionalHandleCreate_v2(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphInstantiateWithParams_ptsz`.
 pub(crate) unsafe fn cudaGraphInstantiateWithParams_ptsz(
     executable: *mut CUgraphExec,
     graph: CUgraph,

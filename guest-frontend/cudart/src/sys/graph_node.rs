@@ -19,8 +19,6 @@ use std::ffi::{c_int, c_void};
 
 // Kernels.
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddKernelNode`.
 pub(crate) unsafe fn cudaGraphAddKernelNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -40,8 +38,6 @@ pub(crate) unsafe fn cudaGraphAddKernelNode(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphKernelNodeGetParams`.
 pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
     node: CUgraphNode,
     parameters: Out<'_, cudaKernelNodeParams>,
@@ -78,8 +74,6 @@ pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphKernelNodeSetParams`.
 pub(crate) unsafe fn cudaGraphKernelNodeSetParams(
     node: CUgraphNode,
     parameters: *const cudaKernelNodeParams,
@@ -95,8 +89,6 @@ pub(crate) unsafe fn cudaGraphKernelNodeSetParams(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphExecKernelNodeSetParams`.
 pub(crate) unsafe fn cudaGraphExecKernelNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,

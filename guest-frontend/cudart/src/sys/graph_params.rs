@@ -22,8 +22,6 @@ use std::ffi::{c_int, c_void};
 /// bytes. The runtime's record ends before it.
 const CONDITIONAL_CONTEXT: usize = 3;
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphAddNode`.
 pub(crate) unsafe fn cudaGraphAddNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -47,8 +45,6 @@ pub(crate) unsafe fn cudaGraphAddNode(
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphNodeSetParams`.
 pub(crate) unsafe fn cudaGraphNodeSetParams(
     node: CUgraphNode,
     parameters: *mut cudaGraphNodeParams,
@@ -60,8 +56,6 @@ pub(crate) unsafe fn cudaGraphNodeSetParams(
     unsafe { runtime.driver.cuGraphNodeSetParams(node, &mut given) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphExecNodeSetParams`.
 pub(crate) unsafe fn cudaGraphExecNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -78,8 +72,6 @@ pub(crate) unsafe fn cudaGraphExecNodeSetParams(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphNodeGetParams`.
 #[cfg(not(cuda12))]
 pub(crate) unsafe fn cudaGraphNodeGetParams(
     node: CUgraphNode,
@@ -121,8 +113,6 @@ pub(crate) unsafe fn cudaGraphNodeGetParams(
     parameters.put(found)
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGraphMemcpyNodeGetParams`.
 pub(crate) unsafe fn cudaGraphMemcpyNodeGetParams(
     node: CUgraphNode,
     parameters: Out<'_, cudaMemcpy3DParms>,

@@ -17,8 +17,6 @@ use paragpu_abi::{CUkernel, CUlaunchConfig, CUstream, cudaLaunchConfig_t, dim3};
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
-/// # Safety
-/// As documented by CUDA for `__cudaLaunchKernel`.
 pub(crate) unsafe fn __cudaLaunchKernel(
     kernel: CUkernel,
     grid: dim3,
@@ -31,8 +29,6 @@ pub(crate) unsafe fn __cudaLaunchKernel(
     unsafe { launch(kernel, grid, block, arguments, shared, stream) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaLaunchCooperativeKernel`.
 pub(crate) unsafe fn cudaLaunchCooperativeKernel(
     function: *const c_void,
     grid: dim3,
@@ -62,8 +58,6 @@ pub(crate) unsafe fn cudaLaunchCooperativeKernel(
     launched.map_err(|error| shape_error(error, grid, block))
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaLaunchKernelExC`.
 pub(crate) unsafe fn cudaLaunchKernelExC(
     config: *const cudaLaunchConfig_t,
     function: *const c_void,
@@ -74,8 +68,6 @@ pub(crate) unsafe fn cudaLaunchKernelExC(
     unsafe { launch_extended(&*config, function, arguments, (*config).stream) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaLaunchKernelExC_ptsz`.
 pub(crate) unsafe fn cudaLaunchKernelExC_ptsz(
     config: *const cudaLaunchConfig_t,
     function: *const c_void,
@@ -88,8 +80,6 @@ pub(crate) unsafe fn cudaLaunchKernelExC_ptsz(
     unsafe { launch_extended(&*config, function, arguments, stream) }
 }
 
-/// # Safety
-/// As documented by CUDA for `__cudaPopCallConfiguration`.
 pub(crate) unsafe fn __cudaPopCallConfiguration(
     grid: *mut dim3,
     block: *mut dim3,
@@ -108,8 +98,6 @@ pub(crate) unsafe fn __cudaPopCallConfiguration(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `__cudaGetKernel`.
 pub(crate) unsafe fn __cudaGetKernel(handle: *mut CUkernel, function: *const c_void) -> Result {
     present(handle)?;
     // SAFETY: the caller upholds the contract of `kernel`.

@@ -25,8 +25,6 @@ pub fn pointer(address: CUdeviceptr) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaMalloc`.
 pub(crate) unsafe fn cudaMalloc(address: *mut *mut c_void, size: usize) -> Result {
     present(address)?;
     let runtime = context()?;
@@ -66,8 +64,6 @@ pub(crate) fn cudaMalloc3D(place: Out<'_, cudaPitchedPtr>, extent: cudaExtent) -
     })
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaMallocManaged`.
 pub(crate) unsafe fn cudaMallocManaged(
     address: *mut *mut c_void,
     size: usize,
@@ -84,8 +80,6 @@ pub(crate) unsafe fn cudaMallocManaged(
     unsafe { put(address, pointer(found)) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaFreeHost`.
 pub(crate) unsafe fn cudaFreeHost(address: *mut c_void) -> Result {
     let runtime = context()?;
     if address.is_null() {
@@ -95,8 +89,6 @@ pub(crate) unsafe fn cudaFreeHost(address: *mut c_void) -> Result {
     unsafe { runtime.driver.cuMemFreeHost(address) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaHostGetDevicePointer`.
 pub(crate) unsafe fn cudaHostGetDevicePointer(
     address: Out<'_, *mut c_void>,
     host: *mut c_void,
@@ -123,8 +115,6 @@ pub(crate) fn cudaPointerGetAttributes(
     attributes.put(attributes_of(address)?)
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaIpcOpenMemHandle`.
 pub(crate) unsafe fn cudaIpcOpenMemHandle(
     address: Out<'_, *mut c_void>,
     handle: cudaIpcMemHandle_t,

@@ -10,8 +10,6 @@ use paragpu_abi as abi;
 use paragpu_abi::{CUmemoryPool, CUstream};
 use std::ffi::{c_int, c_void};
 
-/// # Safety
-/// As documented by CUDA for `cudaMallocAsync`.
 pub(crate) unsafe fn cudaMallocAsync(
     address: *mut *mut c_void,
     size: usize,
@@ -28,8 +26,6 @@ pub(crate) unsafe fn cudaMallocAsync(
     unsafe { put(address, pointer(found)) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaFreeAsync`.
 pub(crate) unsafe fn cudaFreeAsync(address: *mut c_void, stream: CUstream) -> Result {
     let runtime = context()?;
     if address.is_null() {
@@ -39,8 +35,6 @@ pub(crate) unsafe fn cudaFreeAsync(address: *mut c_void, stream: CUstream) -> Re
     unsafe { runtime.driver.cuMemFreeAsync(device(address), stream) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaMallocFromPoolAsync`.
 pub(crate) unsafe fn cudaMallocFromPoolAsync(
     address: *mut *mut c_void,
     size: usize,
@@ -62,8 +56,6 @@ pub(crate) unsafe fn cudaMallocFromPoolAsync(
     unsafe { put(address, pointer(found)) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaMemPoolImportPointer`.
 pub(crate) unsafe fn cudaMemPoolImportPointer(
     address: Out<'_, *mut c_void>,
     pool: CUmemoryPool,
@@ -85,8 +77,6 @@ pub(crate) unsafe fn cudaMemPoolImportPointer(
     outcome
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaDeviceGetMemPool`.
 pub(crate) unsafe fn cudaDeviceGetMemPool(pool: *mut CUmemoryPool, ordinal: c_int) -> Result {
     let runtime = runtime()?;
     let number = runtime
@@ -97,8 +87,6 @@ pub(crate) unsafe fn cudaDeviceGetMemPool(pool: *mut CUmemoryPool, ordinal: c_in
     unsafe { runtime.driver.cuDeviceGetMemPool(pool, number) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaDeviceSetMemPool`.
 pub(crate) unsafe fn cudaDeviceSetMemPool(ordinal: c_int, pool: CUmemoryPool) -> Result {
     let runtime = runtime()?;
     let number = runtime

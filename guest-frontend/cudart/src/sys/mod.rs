@@ -1,8 +1,9 @@
 //! The C boundary: the exported functions, and the driver behind them.
 //!
 //! The functions here take pointers from a C program and rely on it to follow
-//! CUDA's manual, so they are `unsafe`. Each unsafe block names the part of that
-//! contract on which it relies.
+//! CUDA's manual, so they are `unsafe`: the contract of a function named as one of CUDA's is
+//! what CUDA's manual says of it. Each unsafe block names the part of that contract on which
+//! it relies.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 use crate::error::{Error, Result};

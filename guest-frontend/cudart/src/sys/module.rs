@@ -96,8 +96,6 @@ impl Default for Handle {
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaLibraryGetGlobal`.
 pub(crate) unsafe fn cudaLibraryGetGlobal(
     address: *mut *mut c_void,
     size: *mut usize,
@@ -115,8 +113,6 @@ pub(crate) unsafe fn cudaLibraryGetGlobal(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaLibraryGetManaged`.
 pub(crate) unsafe fn cudaLibraryGetManaged(
     address: *mut *mut c_void,
     size: *mut usize,

@@ -8,8 +8,6 @@ use crate::error::Result;
 use paragpu_abi::cudaLaunchConfig_t;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// # Safety
-/// As documented by CUDA for `cudaOccupancyAvailableDynamicSMemPerBlock`.
 pub(crate) unsafe fn cudaOccupancyAvailableDynamicSMemPerBlock(
     shared: *mut usize,
     function: *const c_void,
@@ -28,8 +26,6 @@ pub(crate) unsafe fn cudaOccupancyAvailableDynamicSMemPerBlock(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaOccupancyMaxActiveClusters`.
 pub(crate) unsafe fn cudaOccupancyMaxActiveClusters(
     clusters: *mut c_int,
     function: *const c_void,
@@ -50,8 +46,6 @@ pub(crate) unsafe fn cudaOccupancyMaxActiveClusters(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaOccupancyMaxPotentialClusterSize`.
 pub(crate) unsafe fn cudaOccupancyMaxPotentialClusterSize(
     size: *mut c_int,
     function: *const c_void,

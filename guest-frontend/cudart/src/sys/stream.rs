@@ -9,8 +9,6 @@ use paragpu_abi as abi;
 use paragpu_abi::CUstream;
 use std::ffi::c_int;
 
-/// # Safety
-/// As documented by CUDA for `cudaStreamDestroy`.
 pub(crate) unsafe fn cudaStreamDestroy(stream: CUstream) -> Result {
     let runtime = context()?;
     if stream.addr() <= abi::CU_STREAM_PER_THREAD.addr() {
@@ -20,8 +18,6 @@ pub(crate) unsafe fn cudaStreamDestroy(stream: CUstream) -> Result {
     unsafe { runtime.driver.cuStreamDestroy(stream) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaStreamGetDevice`.
 pub(crate) unsafe fn cudaStreamGetDevice(stream: CUstream, device: Out<'_, c_int>) -> Result {
     device.present()?;
     let runtime = context()?;
@@ -31,8 +27,6 @@ pub(crate) unsafe fn cudaStreamGetDevice(stream: CUstream, device: Out<'_, c_int
     device.put(runtime.ordinal(number))
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaStreamCopyAttributes_ptsz`.
 pub(crate) unsafe fn cudaStreamCopyAttributes_ptsz(
     destination: CUstream,
     source: CUstream,

@@ -9,8 +9,6 @@ use crate::error::Result;
 use paragpu_abi as abi;
 use std::ffi::{c_int, c_void};
 
-/// # Safety
-/// As documented by CUDA for `cudaGetSymbolAddress`.
 pub(crate) unsafe fn cudaGetSymbolAddress(
     address: *mut *mut c_void,
     symbol: *const c_void,
@@ -19,8 +17,6 @@ pub(crate) unsafe fn cudaGetSymbolAddress(
     unsafe { put(address, pointer(global(context()?, symbol)?.address)) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetSymbolSize`.
 pub(crate) unsafe fn cudaGetSymbolSize(size: *mut usize, symbol: *const c_void) -> Result {
     // SAFETY: `size` is null or writable, as the caller promises.
     unsafe { put(size, global(context()?, symbol)?.size) }

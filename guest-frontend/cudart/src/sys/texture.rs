@@ -25,8 +25,6 @@ const FLAGS: [c_int; 5] = [
     abi::CU_TRSF_SEAMLESS_CUBEMAP,
 ];
 
-/// # Safety
-/// As documented by CUDA for `cudaCreateTextureObject`.
 pub(crate) unsafe fn cudaCreateTextureObject(
     object: *mut CUtexObject,
     resource: *const cudaResourceDesc,
@@ -60,8 +58,6 @@ pub(crate) unsafe fn cudaCreateTextureObject(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaDestroyTextureObject`.
 pub(crate) unsafe fn cudaDestroyTextureObject(object: CUtexObject) -> Result {
     let runtime = context()?;
     if object == 0 {
@@ -71,8 +67,6 @@ pub(crate) unsafe fn cudaDestroyTextureObject(object: CUtexObject) -> Result {
     unsafe { runtime.driver.cuTexObjectDestroy(object) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetTextureObjectResourceDesc`.
 pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     resource: Out<'_, cudaResourceDesc>,
     object: CUtexObject,
@@ -90,8 +84,6 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     resource.put(unsafe { runtime_resource(&found) }?)
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetTextureObjectTextureDesc`.
 pub(crate) unsafe fn cudaGetTextureObjectTextureDesc(
     texture: Out<'_, cudaTextureDesc>,
     object: CUtexObject,
@@ -108,8 +100,6 @@ pub(crate) unsafe fn cudaGetTextureObjectTextureDesc(
     texture.put(runtime_texture(&found))
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaCreateSurfaceObject`.
 pub(crate) unsafe fn cudaCreateSurfaceObject(
     object: *mut CUsurfObject,
     resource: *const cudaResourceDesc,
@@ -127,8 +117,6 @@ pub(crate) unsafe fn cudaCreateSurfaceObject(
     unsafe { runtime.driver.cuSurfObjectCreate(object, &resource) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaDestroySurfaceObject`.
 pub(crate) unsafe fn cudaDestroySurfaceObject(object: CUsurfObject) -> Result {
     let runtime = context()?;
     if object == 0 {
@@ -138,8 +126,6 @@ pub(crate) unsafe fn cudaDestroySurfaceObject(object: CUsurfObject) -> Result {
     unsafe { runtime.driver.cuSurfObjectDestroy(object) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetSurfaceObjectResourceDesc`.
 pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
     resource: Out<'_, cudaResourceDesc>,
     object: CUsurfObject,

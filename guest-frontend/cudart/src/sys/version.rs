@@ -13,8 +13,6 @@ pub(crate) fn cudaRuntimeGetVersion(version: Out<'_, c_int>) -> Result {
     version.put(VERSION)
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaDriverGetVersion`.
 pub(crate) unsafe fn cudaDriverGetVersion(version: *mut c_int) -> Result {
     present(version)?;
     // SAFETY: the pointer is writable here, as the caller promises.
@@ -26,8 +24,6 @@ pub(crate) unsafe fn cudaDriverGetVersion(version: *mut c_int) -> Result {
     Ok(())
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetDriverEntryPoint`.
 pub(crate) unsafe fn cudaGetDriverEntryPoint(
     symbol: *const c_char,
     function: *mut *mut c_void,
@@ -38,8 +34,6 @@ pub(crate) unsafe fn cudaGetDriverEntryPoint(
     unsafe { entry_point(symbol, function, VERSION, flags, status) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetDriverEntryPoint_ptsz`.
 pub(crate) unsafe fn cudaGetDriverEntryPoint_ptsz(
     symbol: *const c_char,
     function: *mut *mut c_void,
@@ -50,8 +44,6 @@ pub(crate) unsafe fn cudaGetDriverEntryPoint_ptsz(
     unsafe { entry_point(symbol, function, VERSION, own(flags), status) }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetDriverEntryPointByVersion`.
 pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
     symbol: *const c_char,
     function: *mut *mut c_void,
@@ -71,8 +63,6 @@ pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
     }
 }
 
-/// # Safety
-/// As documented by CUDA for `cudaGetDriverEntryPointByVersion_ptsz`.
 pub(crate) unsafe fn cudaGetDriverEntryPointByVersion_ptsz(
     symbol: *const c_char,
     function: *mut *mut c_void,
