@@ -1,6 +1,7 @@
 //! Arrays (CUDA Runtime API, chapters "Memory Management" and "Texture Object
 //! Management").
 
+#[through(cudaMalloc3DArray(array, desc, cudaExtent { width, height, depth: 0 }, flags))]
 fn cudaMallocArray(
     array: Out<CUarray>,
     desc: In<cudaChannelFormatDesc>,

@@ -18,12 +18,12 @@ fn cudaPointerGetAttributes(
 );
 
 #[only(12)]
-#[needs(cuMemAdvise)]
+#[direct(cuMemAdvise(address.addr() as u64, size, advice, number_or_cpu(device)?))]
 fn cudaMemAdvise(address: *const c_void, size: usize, advice: c_int, device: c_int);
 
 #[only(12)]
 #[per_thread(ptsz)]
-#[needs(cuMemPrefetchAsync)]
+#[direct(cuMemPrefetchAsync(address.addr() as u64, size, number_or_cpu(device)?, stream))]
 fn cudaMemPrefetchAsync(
     address: *const c_void,
     size: usize,
@@ -83,6 +83,7 @@ fn cudaGraphNodeGetDependentNodes(
 );
 
 #[only(12)]
+#[through(graph_params::cudaGraphAddNode(node, graph, after, std::ptr::null(), count, parameters))]
 fn cudaGraphAddNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -138,6 +139,7 @@ fn cudaGetSurfaceObjectResourceDesc(
 );
 
 #[only(12)]
+#[through(device::cudaDeviceReset())]
 fn cudaThreadExit();
 
 /// Converts nothing: every device supports doubles.

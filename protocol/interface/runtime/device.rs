@@ -11,6 +11,7 @@ fn cudaSetDevice(device: c_int);
 /// `flags` are ignored.
 fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: c_uint);
 
+#[direct_without_context(cuDevicePrimaryCtxSetFlags_v2(number(runtime.current_device()?)?, driver_flags(flags)?))]
 fn cudaSetDeviceFlags(flags: c_uint);
 
 /// Always sets `cudaDeviceMapHost`, because host memory can always be mapped.
@@ -66,8 +67,10 @@ fn cudaDeviceUnregisterAsyncNotification(device: c_int, handle: *mut c_void);
 #[direct_without_context(cuDeviceCanAccessPeer(able, number(device)?, number(peer)?))]
 fn cudaDeviceCanAccessPeer(able: Out<c_int>, device: c_int, peer: c_int);
 
+#[direct(cuCtxEnablePeerAccess(runtime.primary(peer)?, flags))]
 fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint);
 
+#[direct(cuCtxDisablePeerAccess(runtime.primary(peer)?))]
 fn cudaDeviceDisablePeerAccess(peer: c_int);
 
 #[required(value)]

@@ -5,12 +5,16 @@ fn cudaFuncGetAttributes(attributes: Out<cudaFuncAttributes>, function: *const c
 
 fn cudaFuncSetAttribute(function: *const c_void, attribute: c_int, value: c_int);
 
+#[direct(cuFuncSetCacheConfig(in_context(runtime, function)?, config))]
 fn cudaFuncSetCacheConfig(function: *const c_void, config: c_int);
 
+#[direct(cuFuncSetSharedMemConfig(in_context(runtime, function)?, config))]
 fn cudaFuncSetSharedMemConfig(function: *const c_void, config: c_int);
 
 fn cudaFuncGetName(name: Out<*const c_char>, function: *const c_void);
 
+#[required(offset)]
+#[direct(cuKernelGetParamInfo(kernel(runtime, function)?, index, offset, size))]
 fn cudaFuncGetParamInfo(
     function: *const c_void,
     index: usize,
@@ -18,6 +22,7 @@ fn cudaFuncGetParamInfo(
     size: Out<usize>,
 );
 
+#[direct(cuKernelSetAttribute(settable(attribute)?, value, kernel(runtime, handle)?, number(device)?))]
 fn cudaKernelSetAttributeForDevice(handle: CUkernel, attribute: c_int, value: c_int, device: c_int);
 
 fn cudaGetFuncBySymbol(handle: Out<CUfunction>, function: *const c_void);
@@ -25,5 +30,6 @@ fn cudaGetFuncBySymbol(handle: Out<CUfunction>, function: *const c_void);
 fn cudaGetKernel(handle: Out<CUkernel>, function: *const c_void);
 
 #[only(13)]
-#[needs(cuKernelGetParamCount)]
+#[required(count)]
+#[direct(cuKernelGetParamCount(kernel(runtime, function)?, count))]
 fn cudaFuncGetParamCount(function: *const c_void, count: Out<usize>);

@@ -39,7 +39,8 @@ fn cudaGraphNodeGetDependentNodes(
 #[direct(cuGraphDebugDotPrint(graph, path, flags))]
 fn cudaGraphDebugDotPrint(graph: CUgraph, path: Text, flags: c_uint);
 
-#[needs(cuGraphConditionalHandleCreate)]
+#[required(handle)]
+#[direct(cuGraphConditionalHandleCreate(handle, graph, runtime.current()?, value, flags))]
 fn cudaGraphConditionalHandleCreate(handle: Out<u64>, graph: CUgraph, value: c_uint, flags: c_uint);
 
 #[direct(cuGraphInstantiateWithParams(executable, graph, parameters))]
@@ -90,7 +91,8 @@ fn cudaGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uin
 
 /// The context is an execution context; null is the current one.
 #[only(13)]
-#[needs(cuGraphConditionalHandleCreate)]
+#[required(handle)]
+#[direct(cuGraphConditionalHandleCreate(handle, graph, runtime.or_current(context)?, value, flags))]
 fn cudaGraphConditionalHandleCreate_v2(
     handle: Out<u64>,
     graph: CUgraph,

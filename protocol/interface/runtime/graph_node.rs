@@ -11,6 +11,8 @@ fn cudaGraphAddEmptyNode(
     count: usize,
 );
 
+#[required(node)]
+#[direct(cuGraphAddKernelNode_v2(node, graph, after, count, &kernel_parameters(runtime, parameters)?))]
 fn cudaGraphAddKernelNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -21,8 +23,10 @@ fn cudaGraphAddKernelNode(
 
 fn cudaGraphKernelNodeGetParams(node: CUgraphNode, parameters: Out<cudaKernelNodeParams>);
 
+#[direct(cuGraphKernelNodeSetParams_v2(node, &kernel_parameters(runtime, parameters)?))]
 fn cudaGraphKernelNodeSetParams(node: CUgraphNode, parameters: In<cudaKernelNodeParams>);
 
+#[direct(cuGraphExecKernelNodeSetParams_v2(executable, node, &kernel_parameters(runtime, parameters)?))]
 fn cudaGraphExecKernelNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,

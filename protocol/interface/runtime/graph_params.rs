@@ -11,8 +11,10 @@ fn cudaGraphAddNode(
     parameters: *mut cudaGraphNodeParams,
 );
 
+#[direct(cuGraphNodeSetParams(node, &mut driver_parameters(runtime, parameters)?))]
 fn cudaGraphNodeSetParams(node: CUgraphNode, parameters: Out<cudaGraphNodeParams>);
 
+#[direct(cuGraphExecNodeSetParams(executable, node, &mut driver_parameters(runtime, parameters)?))]
 fn cudaGraphExecNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,

@@ -18,6 +18,7 @@ fn cudaLaunchKernel(
 
 /// Launches from a kernel's stub, with the handle that `__cudaGetKernel` returned.
 #[per_thread(ptsz)]
+#[through(launch(kernel, grid, block, arguments, shared, stream))]
 fn __cudaLaunchKernel(
     kernel: CUkernel,
     grid: dim3,

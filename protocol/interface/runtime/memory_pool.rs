@@ -46,8 +46,10 @@ fn cudaMemPoolImportPointer(address: Out<*mut c_void>, pool: CUmemoryPool, data:
 #[direct_without_context(cuDeviceGetDefaultMemPool(pool, number(ordinal)?))]
 fn cudaDeviceGetDefaultMemPool(pool: Out<CUmemoryPool>, ordinal: c_int);
 
+#[direct_without_context(cuDeviceGetMemPool(pool, pool_device(ordinal)?))]
 fn cudaDeviceGetMemPool(pool: Out<CUmemoryPool>, ordinal: c_int);
 
+#[direct_without_context(cuDeviceSetMemPool(pool_device(ordinal)?, pool))]
 fn cudaDeviceSetMemPool(ordinal: c_int, pool: CUmemoryPool);
 
 #[direct_without_context(cuMemGetDefaultMemPool(pool, location, kind))]

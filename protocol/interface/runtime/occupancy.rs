@@ -1,6 +1,7 @@
 //! Occupancy (CUDA Runtime API, chapter "Occupancy").
 
-#[through(active_blocks(blocks, function, block_size, shared, 0))]
+#[required(blocks)]
+#[direct(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, in_context(runtime, function)?, block_size, shared, 0))]
 fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
     blocks: *mut c_int,
     function: *const c_void,
@@ -8,7 +9,8 @@ fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
     shared: usize,
 );
 
-#[through(active_blocks(blocks, function, block_size, shared, flags))]
+#[required(blocks)]
+#[direct(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, in_context(runtime, function)?, block_size, shared, flags))]
 fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     blocks: *mut c_int,
     function: *const c_void,
@@ -17,6 +19,8 @@ fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     flags: c_uint,
 );
 
+#[required(shared)]
+#[direct(cuOccupancyAvailableDynamicSMemPerBlock(shared, in_context(runtime, function)?, blocks, block_size))]
 fn cudaOccupancyAvailableDynamicSMemPerBlock(
     shared: *mut usize,
     function: *const c_void,
@@ -24,14 +28,16 @@ fn cudaOccupancyAvailableDynamicSMemPerBlock(
     block_size: c_int,
 );
 
-#[needs(cuOccupancyMaxActiveClusters)]
+#[required(clusters, config)]
+#[direct(cuOccupancyMaxActiveClusters(clusters, in_context(runtime, function)?, &driver_config(&*config)?))]
 fn cudaOccupancyMaxActiveClusters(
     clusters: Out<c_int>,
     function: *const c_void,
     config: In<cudaLaunchConfig_t>,
 );
 
-#[needs(cuOccupancyMaxPotentialClusterSize)]
+#[required(size, config)]
+#[direct(cuOccupancyMaxPotentialClusterSize(size, in_context(runtime, function)?, &driver_config(&*config)?))]
 fn cudaOccupancyMaxPotentialClusterSize(
     size: Out<c_int>,
     function: *const c_void,

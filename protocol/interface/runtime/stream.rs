@@ -41,6 +41,7 @@ fn cudaStreamSetAttribute(
 #[direct(cuStreamCopyAttributes(destination, source))]
 fn cudaStreamCopyAttributes(destination: CUstream, source: CUstream);
 
+#[direct(cuStreamCopyAttributes(own_default(destination), own_default(source)))]
 fn cudaStreamCopyAttributes_ptsz(destination: CUstream, source: CUstream);
 
 #[per_thread(ptsz)]

@@ -6,30 +6,34 @@ fn cudaRuntimeGetVersion(version: Out<c_int>);
 /// Returns the CUDA version of the driver; 0 without one.
 fn cudaDriverGetVersion(version: Out<c_int>);
 
+#[through(entry_point(symbol, function, None, flags, status))]
 fn cudaGetDriverEntryPoint(
-    symbol: Text,
+    symbol: *const c_char,
     function: Out<*mut c_void>,
     flags: u64,
     status: Out<c_int>,
 );
 
+#[through(entry_point(symbol, function, None, own_flags(flags), status))]
 fn cudaGetDriverEntryPoint_ptsz(
-    symbol: Text,
+    symbol: *const c_char,
     function: Out<*mut c_void>,
     flags: u64,
     status: Out<c_int>,
 );
 
+#[through(entry_point(symbol, function, Some(version), flags, status))]
 fn cudaGetDriverEntryPointByVersion(
-    symbol: Text,
+    symbol: *const c_char,
     function: Out<*mut c_void>,
     version: c_uint,
     flags: u64,
     status: Out<c_int>,
 );
 
+#[through(entry_point(symbol, function, Some(version), own_flags(flags), status))]
 fn cudaGetDriverEntryPointByVersion_ptsz(
-    symbol: Text,
+    symbol: *const c_char,
     function: Out<*mut c_void>,
     version: c_uint,
     flags: u64,

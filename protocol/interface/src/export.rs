@@ -208,7 +208,7 @@ fn through_another(function: &Function, symbol: &Symbol, through: &Through) -> T
 /// The exported functions that are calls of a function of the driver, which also
 /// checks their arguments: each clears and requires its own as in [`exports`], then calls
 /// the driver's table, `super::context()?.driver` or `super::runtime()?.driver`, under
-/// `super::guard`.
+/// `super::guard`. Arguments may name the result of the former as `runtime`.
 #[must_use]
 pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) -> TokenStream {
     let mut code = TokenStream::new();
@@ -244,9 +244,10 @@ pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) 
                     super::guard(|| {
                         #checks
                         #( let #streams = own_default(#streams); )*
+                        let runtime = super::#start()?;
                         // SAFETY: the caller keeps to CUDA's manual, and the
                         // driver's function asks for the same.
-                        unsafe { super::#start()?.driver.#called(#arguments) }
+                        unsafe { runtime.driver.#called(#arguments) }
                     })
                 }
             });

@@ -12,28 +12,6 @@ use paragpu_abi::{
 };
 use std::ffi::{c_int, c_uint};
 
-pub(crate) unsafe fn cudaMallocArray(
-    array: *mut CUarray,
-    desc: *const cudaChannelFormatDesc,
-    width: usize,
-    height: usize,
-    flags: c_uint,
-) -> Result {
-    present(array)?;
-    present(desc)?;
-    // SAFETY: `array` is writable, as the caller promises.
-    unsafe { put(array, std::ptr::null_mut()) }?;
-    let extent = cudaExtent {
-        width,
-        height,
-        depth: 0,
-    };
-    // SAFETY: `desc` is valid, as the caller promises.
-    let wanted = driver_descriptor(unsafe { &*desc }, &extent, flags)?;
-    // SAFETY: the caller upholds the contract of `cuArray3DCreate_v2`.
-    unsafe { context()?.driver.cuArray3DCreate_v2(array, &wanted) }
-}
-
 pub(crate) unsafe fn cudaMalloc3DArray(
     array: *mut CUarray,
     desc: *const cudaChannelFormatDesc,

@@ -2,15 +2,12 @@
 //! parameters, records of another length, and functions that CUDA 13 dropped.
 
 use super::boundary::{Boundary, Out};
-use super::memory::{attributes_of, device};
-use super::runtime::{Runtime, context, runtime};
-use super::{graph_params, present, texture, zeroed};
+use super::memory::attributes_of;
+use super::runtime::{context, runtime};
+use super::{present, texture, zeroed};
 use crate::error::Result;
 use paragpu_abi as abi;
-use paragpu_abi::{
-    CUgraph, CUgraphNode, CUstream, CUsurfObject, CUtexObject, cuda12, cudaGraphNodeParams,
-    cudaTextureDesc,
-};
+use paragpu_abi::{CUsurfObject, CUtexObject, cuda12, cudaTextureDesc};
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::ptr;
@@ -119,11 +116,6 @@ unsafe fn device_properties(ordinal: c_int) -> Result<cuda12::cudaDeviceProp> {
     })
 }
 
-pub(crate) unsafe fn cudaThreadExit() -> Result {
-    // SAFETY: the caller upholds the contract of `cudaDeviceReset`.
-    unsafe { super::device::cudaDeviceReset() }
-}
-
 pub(crate) unsafe fn cudaSetDoubleForDevice(number: *mut f64) -> Result {
     present(number)
 }
@@ -148,57 +140,12 @@ pub(crate) unsafe fn cudaPointerGetAttributes(
     })
 }
 
-pub(crate) unsafe fn cudaMemAdvise(
-    address: *const c_void,
-    size: usize,
-    advice: c_int,
-    ordinal: c_int,
-) -> Result {
-    let runtime = context()?;
-    let number = number(runtime, ordinal)?;
-    // SAFETY: the caller upholds the contract of `cuMemAdvise`.
-    unsafe {
-        runtime
-            .driver
-            .cuMemAdvise(device(address), size, advice, number)
-    }
-}
-
-pub(crate) unsafe fn cudaMemPrefetchAsync(
-    address: *const c_void,
-    size: usize,
-    ordinal: c_int,
-    stream: CUstream,
-) -> Result {
-    let runtime = context()?;
-    let number = number(runtime, ordinal)?;
-    // SAFETY: the caller upholds the contract of `cuMemPrefetchAsync`.
-    unsafe {
-        runtime
-            .driver
-            .cuMemPrefetchAsync(device(address), size, number, stream)
-    }
-}
-
 /// The driver's number of a device, or -1 for the CPU in both interfaces.
-fn number(runtime: &Runtime, ordinal: c_int) -> Result<c_int> {
+pub(super) fn number_or_cpu(ordinal: c_int) -> Result<c_int> {
     match ordinal {
         abi::cudaCpuDeviceId => Ok(ordinal),
-        _ => Ok(runtime.device(ordinal)?.number),
+        _ => super::device::number(ordinal),
     }
-}
-
-// Graphs.
-
-pub(crate) unsafe fn cudaGraphAddNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    parameters: *mut cudaGraphNodeParams,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `cudaGraphAddNode`.
-    unsafe { graph_params::cudaGraphAddNode(node, graph, after, ptr::null(), count, parameters) }
 }
 
 // Textures and surfaces.

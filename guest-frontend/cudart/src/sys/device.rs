@@ -2,7 +2,7 @@
 //! Memory Access").
 
 use super::boundary::Out;
-use super::runtime::{Runtime, context, known, runtime};
+use super::runtime::{Runtime, known, runtime};
 use super::{fail, present, zeroed};
 use crate::channel;
 use crate::error::{Error, Result};
@@ -72,18 +72,6 @@ pub(crate) unsafe fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: 
         }?;
     }
     runtime.primary(device).map(|_| ())
-}
-
-pub(crate) unsafe fn cudaSetDeviceFlags(flags: c_uint) -> Result {
-    let runtime = runtime()?;
-    let device = runtime.current_device()?;
-    let number = runtime.device(device)?.number;
-    // SAFETY: the caller upholds the contract of `cuDevicePrimaryCtxSetFlags_v2`.
-    unsafe {
-        runtime
-            .driver
-            .cuDevicePrimaryCtxSetFlags_v2(number, driver_flags(flags)?)
-    }
 }
 
 pub(crate) unsafe fn cudaGetDeviceFlags(flags: Out<'_, c_uint>) -> Result {
@@ -210,20 +198,6 @@ pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
     }
 }
 
-pub(crate) unsafe fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Result {
-    let runtime = context()?;
-    let peer = runtime.primary(peer)?;
-    // SAFETY: the caller upholds the contract of `cuCtxEnablePeerAccess`.
-    unsafe { runtime.driver.cuCtxEnablePeerAccess(peer, flags) }
-}
-
-pub(crate) unsafe fn cudaDeviceDisablePeerAccess(peer: c_int) -> Result {
-    let runtime = context()?;
-    let peer = runtime.primary(peer)?;
-    // SAFETY: the caller upholds the contract of `cuCtxDisablePeerAccess`.
-    unsafe { runtime.driver.cuCtxDisablePeerAccess(peer) }
-}
-
 /// The driver's number of a device.
 ///
 /// # Errors
@@ -233,7 +207,7 @@ pub(super) fn number(ordinal: c_int) -> Result<CUdevice> {
 }
 
 /// The driver's flags. The driver always maps host memory, so that flag is dropped.
-fn driver_flags(flags: c_uint) -> Result<c_uint> {
+pub(super) fn driver_flags(flags: c_uint) -> Result<c_uint> {
     let schedule = flags & abi::cudaDeviceScheduleMask as c_uint;
     if flags & !(abi::cudaDeviceMask as c_uint) != 0 || (schedule & (schedule.wrapping_sub(1))) != 0
     {

@@ -34,25 +34,9 @@ pub(crate) unsafe fn cudaFuncSetAttribute(
         }
         _ => error,
     })?;
-    settable(attribute)?;
+    let attribute = settable(attribute)?;
     // SAFETY: the caller upholds the contract of `cuFuncSetAttribute`.
     unsafe { runtime.driver.cuFuncSetAttribute(handle, attribute, value) }
-}
-
-pub(crate) unsafe fn cudaFuncSetCacheConfig(function: *const c_void, config: c_int) -> Result {
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `in_context`.
-    let handle = unsafe { in_context(runtime, function) }?;
-    // SAFETY: the caller upholds the contract of `cuFuncSetCacheConfig`.
-    unsafe { runtime.driver.cuFuncSetCacheConfig(handle, config) }
-}
-
-pub(crate) unsafe fn cudaFuncSetSharedMemConfig(function: *const c_void, config: c_int) -> Result {
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `in_context`.
-    let handle = unsafe { in_context(runtime, function) }?;
-    // SAFETY: the caller upholds the contract of `cuFuncSetSharedMemConfig`.
-    unsafe { runtime.driver.cuFuncSetSharedMemConfig(handle, config) }
 }
 
 pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const c_void) -> Result {
@@ -67,53 +51,6 @@ pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const 
             // SAFETY: the caller upholds the contract of `cuKernelGetName`.
             unsafe { runtime.driver.cuKernelGetName(name, handle) }
         }
-    }
-}
-
-pub(crate) unsafe fn cudaFuncGetParamInfo(
-    function: *const c_void,
-    index: usize,
-    offset: *mut usize,
-    size: *mut usize,
-) -> Result {
-    present(offset)?;
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `kernel`.
-    let handle = unsafe { kernel(runtime, function) }?;
-    // SAFETY: the caller upholds the contract of `cuKernelGetParamInfo`.
-    unsafe {
-        runtime
-            .driver
-            .cuKernelGetParamInfo(handle, index, offset, size)
-    }
-}
-
-#[cfg(not(cuda12))]
-pub(crate) unsafe fn cudaFuncGetParamCount(function: *const c_void, count: *mut usize) -> Result {
-    present(count)?;
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `kernel`.
-    let handle = unsafe { kernel(runtime, function) }?;
-    // SAFETY: the caller upholds the contract of `cuKernelGetParamCount`.
-    unsafe { runtime.driver.cuKernelGetParamCount(handle, count) }
-}
-
-pub(crate) unsafe fn cudaKernelSetAttributeForDevice(
-    handle: CUkernel,
-    attribute: c_int,
-    value: c_int,
-    device: c_int,
-) -> Result {
-    let runtime = context()?;
-    settable(attribute)?;
-    // SAFETY: the caller upholds the contract of `kernel`.
-    let handle = unsafe { kernel(runtime, handle) }?;
-    let number = runtime.device(device)?.number;
-    // SAFETY: the caller upholds the contract of `cuKernelSetAttribute`.
-    unsafe {
-        runtime
-            .driver
-            .cuKernelSetAttribute(attribute, value, handle, number)
     }
 }
 
@@ -160,10 +97,10 @@ pub unsafe fn in_context(runtime: &Runtime, function: *const c_void) -> Result<C
 }
 
 /// Refuses attributes that the runtime has no name for.
-fn settable(attribute: c_int) -> Result {
+pub(super) fn settable(attribute: c_int) -> Result<c_int> {
     let first = abi::cudaFuncAttributeMaxDynamicSharedMemorySize;
     if (first..abi::cudaFuncAttributeMax).contains(&attribute) {
-        Ok(())
+        Ok(attribute)
     } else {
         fail(abi::cudaErrorInvalidValue)
     }

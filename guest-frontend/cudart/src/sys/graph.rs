@@ -5,39 +5,7 @@ use super::boundary::own_default;
 use super::present;
 use super::runtime::context;
 use crate::error::Result;
-use paragpu_abi::{CUcontext, CUgraph, CUgraphExec, cudaGraphInstantiateParams};
-use std::ffi::c_uint;
-use std::ptr;
-
-pub(crate) unsafe fn cudaGraphConditionalHandleCreate(
-    handle: *mut u64,
-    graph: CUgraph,
-    value: c_uint,
-    flags: c_uint,
-) -> Result {
-    // SAFETY: the caller upholds the contract; null is the current context.
-    unsafe { cudaGraphConditionalHandleCreate_v2(handle, graph, ptr::null_mut(), value, flags) }
-}
-
-pub(crate) unsafe fn cudaGraphConditionalHandleCreate_v2(
-    handle: *mut u64,
-    graph: CUgraph,
-    mut of: CUcontext,
-    value: c_uint,
-    flags: c_uint,
-) -> Result {
-    present(handle)?;
-    let runtime = context()?;
-    if of.is_null() {
-        of = runtime.current()?;
-    }
-    // SAFETY: the caller upholds the contract of `cuGraphConditionalHandleCreate`.
-    unsafe {
-        runtime
-            .driver
-            .cuGraphConditionalHandleCreate(handle, graph, of, value, flags)
-    }
-}
+use paragpu_abi::{CUgraph, CUgraphExec, cudaGraphInstantiateParams};
 
 pub(crate) unsafe fn cudaGraphInstantiateWithParams_ptsz(
     executable: *mut CUgraphExec,

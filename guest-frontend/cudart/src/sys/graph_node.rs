@@ -19,25 +19,6 @@ use std::ffi::{c_int, c_void};
 
 // Kernels.
 
-pub(crate) unsafe fn cudaGraphAddKernelNode(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    parameters: *const cudaKernelNodeParams,
-) -> Result {
-    present(node)?;
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `kernel_parameters`.
-    let parameters = unsafe { kernel_parameters(runtime, parameters) }?;
-    // SAFETY: the caller upholds the contract of `cuGraphAddKernelNode_v2`.
-    unsafe {
-        runtime
-            .driver
-            .cuGraphAddKernelNode_v2(node, graph, after, count, &parameters)
-    }
-}
-
 pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
     node: CUgraphNode,
     parameters: Out<'_, cudaKernelNodeParams>,
@@ -72,37 +53,6 @@ pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
         kernelParams: found.kernelParams,
         extra: found.extra,
     })
-}
-
-pub(crate) unsafe fn cudaGraphKernelNodeSetParams(
-    node: CUgraphNode,
-    parameters: *const cudaKernelNodeParams,
-) -> Result {
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `kernel_parameters`.
-    let parameters = unsafe { kernel_parameters(runtime, parameters) }?;
-    // SAFETY: the caller upholds the contract of `cuGraphKernelNodeSetParams_v2`.
-    unsafe {
-        runtime
-            .driver
-            .cuGraphKernelNodeSetParams_v2(node, &parameters)
-    }
-}
-
-pub(crate) unsafe fn cudaGraphExecKernelNodeSetParams(
-    executable: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *const cudaKernelNodeParams,
-) -> Result {
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `kernel_parameters`.
-    let parameters = unsafe { kernel_parameters(runtime, parameters) }?;
-    // SAFETY: the caller upholds the contract of `cuGraphExecKernelNodeSetParams_v2`.
-    unsafe {
-        runtime
-            .driver
-            .cuGraphExecKernelNodeSetParams_v2(executable, node, &parameters)
-    }
 }
 
 /// The driver's form of a kernel node.

@@ -12,7 +12,7 @@ use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{
     CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS_v2,
-    CUarray, CUgraph, CUgraphExec, CUgraphNode, cudaExtent, cudaGraphEdgeData, cudaGraphNodeParams,
+    CUarray, CUgraph, CUgraphNode, cudaExtent, cudaGraphEdgeData, cudaGraphNodeParams,
     cudaKernelNodeParams, cudaMemcpy3DParms, cudaMemcpyNodeParams, cudaMemsetParams,
     cudaPitchedPtr, cudaPos,
 };
@@ -43,33 +43,6 @@ pub(crate) unsafe fn cudaGraphAddNode(
     // SAFETY: `parameters` is valid, as the caller promises.
     give_back(&given, unsafe { &mut *parameters });
     Ok(())
-}
-
-pub(crate) unsafe fn cudaGraphNodeSetParams(
-    node: CUgraphNode,
-    parameters: *mut cudaGraphNodeParams,
-) -> Result {
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `driver_parameters`.
-    let mut given = unsafe { driver_parameters(runtime, parameters) }?;
-    // SAFETY: the caller upholds the contract of `cuGraphNodeSetParams`.
-    unsafe { runtime.driver.cuGraphNodeSetParams(node, &mut given) }
-}
-
-pub(crate) unsafe fn cudaGraphExecNodeSetParams(
-    executable: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *mut cudaGraphNodeParams,
-) -> Result {
-    let runtime = context()?;
-    // SAFETY: the caller upholds the contract of `driver_parameters`.
-    let mut given = unsafe { driver_parameters(runtime, parameters) }?;
-    // SAFETY: the caller upholds the contract of `cuGraphExecNodeSetParams`.
-    unsafe {
-        runtime
-            .driver
-            .cuGraphExecNodeSetParams(executable, node, &mut given)
-    }
 }
 
 #[cfg(not(cuda12))]
@@ -133,7 +106,7 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeGetParams(
 /// # Safety
 /// `parameters` is null or a record that its `type` describes
 /// (cudaGraphAddNode).
-unsafe fn driver_parameters(
+pub(super) unsafe fn driver_parameters(
     runtime: &Runtime,
     parameters: *const cudaGraphNodeParams,
 ) -> Result<cudaGraphNodeParams> {

@@ -17,18 +17,6 @@ use paragpu_abi::{CUkernel, CUlaunchConfig, CUstream, cudaLaunchConfig_t, dim3};
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
-pub(crate) unsafe fn __cudaLaunchKernel(
-    kernel: CUkernel,
-    grid: dim3,
-    block: dim3,
-    arguments: *mut *mut c_void,
-    shared: usize,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `launch`.
-    unsafe { launch(kernel, grid, block, arguments, shared, stream) }
-}
-
 pub(crate) unsafe fn cudaLaunchCooperativeKernel(
     function: *const c_void,
     grid: dim3,

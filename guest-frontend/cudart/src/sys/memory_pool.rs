@@ -7,7 +7,7 @@ use super::runtime::{context, runtime};
 use super::{fail, present, put};
 use crate::error::Result;
 use paragpu_abi as abi;
-use paragpu_abi::{CUmemoryPool, CUstream};
+use paragpu_abi::{CUdevice, CUmemoryPool, CUstream};
 use std::ffi::{c_int, c_void};
 
 pub(crate) unsafe fn cudaMallocAsync(
@@ -77,22 +77,8 @@ pub(crate) unsafe fn cudaMemPoolImportPointer(
     outcome
 }
 
-pub(crate) unsafe fn cudaDeviceGetMemPool(pool: *mut CUmemoryPool, ordinal: c_int) -> Result {
-    let runtime = runtime()?;
-    let number = runtime
-        .device(ordinal)
-        .or(fail(abi::cudaErrorInvalidValue))?
-        .number;
-    // SAFETY: the caller upholds the contract of `cuDeviceGetMemPool`.
-    unsafe { runtime.driver.cuDeviceGetMemPool(pool, number) }
-}
-
-pub(crate) unsafe fn cudaDeviceSetMemPool(ordinal: c_int, pool: CUmemoryPool) -> Result {
-    let runtime = runtime()?;
-    let number = runtime
-        .device(ordinal)
-        .or(fail(abi::cudaErrorInvalidValue))?
-        .number;
-    // SAFETY: the caller upholds the contract of `cuDeviceSetMemPool`.
-    unsafe { runtime.driver.cuDeviceSetMemPool(number, pool) }
+/// The driver's number of a device whose current pool is asked for or set.
+pub(super) fn pool_device(ordinal: c_int) -> Result<CUdevice> {
+    let device = runtime()?.device(ordinal);
+    Ok(device.or(fail(abi::cudaErrorInvalidValue))?.number)
 }

@@ -37,7 +37,6 @@ mod memory;
 mod memory_pool;
 mod memset;
 mod module;
-mod occupancy;
 mod registry;
 mod runtime;
 mod stream;
@@ -61,11 +60,18 @@ pub(crate) mod exports {
     use paragpu_abi::*;
 
     use super::boundary::{Boundary, DEFAULT_STREAM, OWN_STREAM, own_default};
-    // The description says with these when a copy runs.
+    // The description says with these when a copy runs, and how the driver names what the
+    // program names.
     use super::copy::{Timing, now};
-    // How it names a device of the driver, and what a node copies.
-    use super::device::number;
-    use super::graph_node::Copied;
+    #[cfg(cuda12)]
+    use super::cuda12::number_or_cpu;
+    use super::device::{driver_flags, number};
+    use super::function::{in_context, settable};
+    use super::graph_node::{Copied, kernel_parameters};
+    use super::graph_params::driver_parameters;
+    use super::launch::{driver_config, kernel};
+    use super::memory_pool::pool_device;
+    use super::version::own_flags;
 
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }

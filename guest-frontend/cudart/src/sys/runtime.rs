@@ -363,6 +363,15 @@ impl Runtime {
         Ok(context)
     }
 
+    /// `context`, or if it is null the thread's.
+    #[cfg(not(cuda12))]
+    pub fn or_current(&self, context: CUcontext) -> Result<CUcontext> {
+        match context.is_null() {
+            true => self.current(),
+            false => Ok(context),
+        }
+    }
+
     /// The thread's current device.
     pub fn current_device(&self) -> Result<c_int> {
         let context = self.current()?;

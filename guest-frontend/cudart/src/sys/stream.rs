@@ -1,7 +1,7 @@
 //! Streams, capture and host callbacks (CUDA Runtime API, chapter "Stream
 //! Management"; `cudaLaunchHostFunc` from "Execution Control").
 
-use super::boundary::{Out, own_default};
+use super::boundary::Out;
 use super::fail;
 use super::runtime::context;
 use crate::error::Result;
@@ -25,17 +25,4 @@ pub(crate) unsafe fn cudaStreamGetDevice(stream: CUstream, device: Out<'_, c_int
     // SAFETY: the caller upholds the contract of `cuStreamGetDevice`.
     unsafe { runtime.driver.cuStreamGetDevice(stream, &mut number) }?;
     device.put(runtime.ordinal(number))
-}
-
-pub(crate) unsafe fn cudaStreamCopyAttributes_ptsz(
-    destination: CUstream,
-    source: CUstream,
-) -> Result {
-    let (destination, source) = (own_default(destination), own_default(source));
-    // SAFETY: the caller upholds the contract of `cuStreamCopyAttributes`.
-    unsafe {
-        context()?
-            .driver
-            .cuStreamCopyAttributes(destination, source)
-    }
 }

@@ -24,66 +24,8 @@ pub(crate) unsafe fn cudaDriverGetVersion(version: *mut c_int) -> Result {
     Ok(())
 }
 
-pub(crate) unsafe fn cudaGetDriverEntryPoint(
-    symbol: *const c_char,
-    function: *mut *mut c_void,
-    flags: u64,
-    status: *mut c_int,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `entry_point`.
-    unsafe { entry_point(symbol, function, VERSION, flags, status) }
-}
-
-pub(crate) unsafe fn cudaGetDriverEntryPoint_ptsz(
-    symbol: *const c_char,
-    function: *mut *mut c_void,
-    flags: u64,
-    status: *mut c_int,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `entry_point`.
-    unsafe { entry_point(symbol, function, VERSION, own(flags), status) }
-}
-
-pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
-    symbol: *const c_char,
-    function: *mut *mut c_void,
-    version: c_uint,
-    flags: u64,
-    status: *mut c_int,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `entry_point`.
-    unsafe {
-        entry_point(
-            symbol,
-            function,
-            c_int::try_from(version).unwrap_or(0),
-            flags,
-            status,
-        )
-    }
-}
-
-pub(crate) unsafe fn cudaGetDriverEntryPointByVersion_ptsz(
-    symbol: *const c_char,
-    function: *mut *mut c_void,
-    version: c_uint,
-    flags: u64,
-    status: *mut c_int,
-) -> Result {
-    // SAFETY: the caller upholds the contract of `entry_point`.
-    unsafe {
-        entry_point(
-            symbol,
-            function,
-            c_int::try_from(version).unwrap_or(0),
-            own(flags),
-            status,
-        )
-    }
-}
-
 /// Default flags as a `_ptsz` caller means them.
-fn own(flags: u64) -> u64 {
+pub(super) fn own_flags(flags: u64) -> u64 {
     if flags == u64::from(abi::cudaEnableDefault) {
         u64::from(abi::cudaEnablePerThreadDefaultStream)
     } else {
@@ -91,18 +33,20 @@ fn own(flags: u64) -> u64 {
     }
 }
 
-/// The outcome is in `status` where the caller gives a place for it.
+/// Looks up a driver function as of `version`, or of the runtime's own. The outcome is in
+/// `status` if the caller gives a place for it.
 ///
 /// # Safety
 /// `symbol` is null or a C string; `function` and `status` are null or writable
 /// (cudaGetDriverEntryPoint).
-unsafe fn entry_point(
+pub(super) unsafe fn entry_point(
     symbol: *const c_char,
     function: *mut *mut c_void,
-    version: c_int,
+    version: Option<c_uint>,
     flags: u64,
     status: *mut c_int,
-) -> crate::error::Result {
+) -> Result {
+    let version = version.map_or(VERSION, |version| c_int::try_from(version).unwrap_or(0));
     present(symbol)?;
     present(function)?;
     let (mut place, mut found) = (ptr::null_mut(), 0);
