@@ -67,9 +67,6 @@ pub struct Credentials {
 
 impl Credentials {
     /// Reads the files.
-    ///
-    /// # Errors
-    /// [`CertificateError`].
     pub fn load(files: Files<'_>, wear: KeyLifetime) -> Result<Self, CertificateError> {
         let roots = Arc::new(authorities(&files)?);
         let failed = refused(&files, "certificate", files.certificate);

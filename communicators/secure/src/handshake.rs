@@ -59,9 +59,6 @@ impl Handshake {
 
     /// Sends data after the handshake. On [`Errno::AGAIN`] the socket is full; call
     /// [`flush`](Self::flush) later.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn write(&mut self, socket: impl AsFd, bytes: &[u8]) -> Result<(), Error> {
         self.connection
             .writer()
@@ -165,9 +162,6 @@ impl Handshake {
 
     /// Returns the connection, once the handshake is complete and everything is sent. Data
     /// that the peer sent and that was not read yet comes first.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn finish(mut self) -> Result<Secured, Error> {
         if !self.record.is_empty() {
             return Err(Error::State);

@@ -65,9 +65,6 @@ pub struct Issued {
 
 impl Authority {
     /// Opens the authority in `directory`, and creates it if it does not exist.
-    ///
-    /// # Errors
-    /// [`IssueError`].
     pub fn open(directory: &Path) -> Result<Self, IssueError> {
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -95,9 +92,6 @@ impl Authority {
     }
 
     /// Opens the authority in `directory`, which must exist.
-    ///
-    /// # Errors
-    /// [`IssueError`].
     pub fn load(directory: &Path) -> Result<Self, IssueError> {
         let directory = directory.to_owned();
         let (ca, ca_key) = (directory.join("ca.pem"), directory.join("ca.key"));
@@ -124,9 +118,6 @@ impl Authority {
     /// Issues a certificate for a host with these names and addresses. It lets the host
     /// accept guests and migrations, and send migrations. The files are named after the
     /// first name.
-    ///
-    /// # Errors
-    /// [`IssueError`].
     pub fn host(&self, names: &[String], until: SystemTime) -> Result<Issued, IssueError> {
         if let Some(name) = names.iter().find(|name| !names_host(name)) {
             return Err(IssueError::Unusable {
@@ -146,9 +137,6 @@ impl Authority {
     /// Issues a certificate for a guest. It proves only which VM the guest belongs to: no
     /// host accepts a migration from its holder, and no guest accepts its holder as a host.
     /// The files are named after the VM.
-    ///
-    /// # Errors
-    /// [`IssueError`].
     pub fn guest(&self, identity: &Identity) -> Result<Issued, IssueError> {
         let (params, until) = of_guest(identity)?;
         self.issue(&identity.vm, params, &GUEST, until)
@@ -156,9 +144,6 @@ impl Authority {
 
     /// Issues a guest's certificate (PEM) for a public key (PEM). Writes no files; the
     /// private key stays with its owner.
-    ///
-    /// # Errors
-    /// [`IssueError`].
     pub fn lease(&self, identity: &Identity, key: &str) -> Result<String, IssueError> {
         let path = Path::new(&identity.vm);
         let (params, until) = of_guest(identity)?;
@@ -168,9 +153,6 @@ impl Authority {
     }
 
     /// The authority's own certificate (PEM).
-    ///
-    /// # Errors
-    /// [`IssueError`].
     pub fn certificate(&self) -> Result<String, IssueError> {
         let ca = self.directory.join("ca.pem");
         std::fs::read_to_string(&ca).map_err(failed(&ca))

@@ -178,9 +178,6 @@ impl Opener {
     /// Reads plaintext into `memory`. Returns the number of bytes as recv(2) does: at least
     /// one, or 0 at the end of the connection. `receive` reads ciphertext in the same way;
     /// its errors are passed on.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn read<E: From<Error>>(
         &mut self,
         memory: &mut [u8],

@@ -78,9 +78,6 @@ fn header(kind: u16, payload: &[u8]) -> Result<[u8; HEADER_LEN], Error> {
 
 /// Does the handshake, sends one frame, and receives the answer. Waits at most until
 /// `deadline`.
-///
-/// # Errors
-/// [`ConnectError`].
 pub fn exchange(
     socket: impl AsFd,
     mut handshake: Handshake,

@@ -47,9 +47,6 @@ impl Device {
     }
 
     /// All that is constant about this session's device.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn snapshot(&self) -> Result<Arc<Snapshot>> {
         self.known().cloned()
     }

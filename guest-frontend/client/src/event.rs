@@ -63,9 +63,6 @@ impl Events {
     }
 
     /// cuEventDestroy.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn destroy(&self, event: &Event) -> Result<()> {
         self.link
             .post(&EventDestroy {
@@ -75,9 +72,6 @@ impl Events {
     }
 
     /// cuEventRecord.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn record(&self, event: &Event, stream: &Arc<Stream>) -> Result<()> {
         if stream.is_capturing() {
             return stream.capture_record(event);

@@ -97,9 +97,6 @@ impl Session {
     }
 
     /// cuGreenCtxDestroy: ends its streams; their work still runs.
-    ///
-    /// # Errors
-    /// As [`Link::check`](crate::connection::Link::check).
     pub fn destroy_green(&self, green: &Green) -> Result<()> {
         for stream in &*self.streams().all(Some(green.handle)) {
             self.streams().destroy(stream)?;
@@ -112,9 +109,6 @@ impl Session {
     }
 
     /// cuGreenCtxStreamCreate. The caller keeps `priority` in the device's range.
-    ///
-    /// # Errors
-    /// As [`Link::check`](crate::connection::Link::check).
     pub fn create_green_stream(&self, green: &Green, priority: i32) -> Result<Arc<Stream>> {
         let stream = self.streams().create_in(green.handle, priority)?;
         self.streams().join(&green.junction, &stream)?;

@@ -3,7 +3,8 @@
 //! A [`session::Session`] is one device of one process. Its parts are the chapters of
 //! the CUDA driver API, one file each, with the same names as at every other stop of
 //! a call. [`connection`] sends the calls over a communicator. Posting one takes a
-//! fraction of a microsecond; a synchronous call waits for the reply.
+//! fraction of a microsecond; a synchronous call waits for the reply. Whatever sends also
+//! fails as [`connection::Link::check`], which each function's `Errors` leaves out.
 
 // This crate decodes untrusted input, so nothing may panic.
 #![cfg_attr(

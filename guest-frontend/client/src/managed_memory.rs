@@ -179,9 +179,6 @@ impl ManagedMemory {
 
     /// cuMemFree, once no other session's work may use the memory. Returns false if no such
     /// memory begins at the address.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn free(&self, address: u64) -> Result<bool> {
         // The pages go first: the addresses may be allocated again at once.
         if !self.ranges.remove(address) {
@@ -209,9 +206,6 @@ impl ManagedMemory {
 
     /// cuMemPrefetchAsync to a device: the one that has the memory gets what the program
     /// wrote. [`move_to`](Self::move_to) changes which one that is.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn prefetch_to_device(&self, address: u64, size: u64) -> Result<()> {
         self.expect_program(address, size, false);
         self.ranges.before_use(address, size).map(drop)

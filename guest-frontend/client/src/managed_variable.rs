@@ -77,9 +77,6 @@ impl ManagedVariables {
 
     /// Makes the variable of another device, at `address` of this one, a copy of the program's
     /// memory.
-    ///
-    /// # Errors
-    /// As [`Link::check`](crate::connection::Link::check).
     pub(crate) fn copy(&self, variable: &ManagedVariable, address: u64) -> Result<ManagedVariable> {
         let contents = self.shadows.read_device(address, variable.range().1)?;
         let region = self.shadows.add_copy(variable.region(), address, contents);

@@ -228,9 +228,6 @@ impl DeviceMemory {
     }
 
     /// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of this device's access to another session's.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn peer_attributes(&self, other: &Self) -> Result<[u64; 5]> {
         peer::attributes(|call| other.link.call(call), |call| self.link.call(call))
     }
@@ -460,9 +457,6 @@ impl DeviceMemory {
 
     /// Called after the program waited for work: pools return completed blocks beyond
     /// their release thresholds, `may`.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn settle_pools(&self, may: impl Fn(usize) -> u64) -> Result<()> {
         let complete = self.streams.progress().complete();
         let over = self.arena.write().freed.take_over(complete, may);
@@ -538,9 +532,6 @@ impl DeviceMemory {
     }
 
     /// cuMemGetInfo.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn info(&self) -> Result<MemoryInfo> {
         self.link.call(&MemGetInfo {})
     }

@@ -223,9 +223,6 @@ impl Modules {
     }
 
     /// cuModuleUnload.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn unload(&self, module: &Module) -> Result<()> {
         self.unload_keeping(module).1
     }

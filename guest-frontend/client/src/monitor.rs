@@ -73,9 +73,6 @@ impl std::fmt::Debug for Monitor {
 
 impl Monitor {
     /// Connects as configured. The host may start a worker for it.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn open(config: &Guest, ordinal: u32) -> Result<Self, Error> {
         let Connected {
             connection,
@@ -131,9 +128,6 @@ impl Monitor {
     }
 
     /// All that is constant about the device.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn snapshot(&self) -> Result<Arc<Snapshot>> {
         let ordinal = self.ordinal;
         let query = SnapshotDevice { ordinal };
@@ -141,9 +135,6 @@ impl Monitor {
     }
 
     /// Queries the figure with this number.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn query(&self, figure: u32, arguments: [u8; 4]) -> Result<Answer> {
         let query = DeviceAsk { figure, arguments };
         self.ask(&query, |answer| Answer {
@@ -154,9 +145,6 @@ impl Monitor {
     }
 
     /// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of this device's access to another.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn peer_attributes(&self, owner: &Self) -> Result<[u64; 5]> {
         self.peer_attributes_to(|call| owner.ask(call, |name| name))
     }
@@ -170,9 +158,6 @@ impl Monitor {
     }
 
     /// The use of the device by the VM's sessions.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn usage(&self) -> Result<Usage> {
         self.ask(&DeviceUse {}, |usage| Usage {
             limit: usage.limit,

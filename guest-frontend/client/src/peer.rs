@@ -25,9 +25,6 @@ use crate::error::Result;
 
 /// CU_DEVICE_P2P_ATTRIBUTE_*, 1 to 5, of the access of one device to another: `offer` calls
 /// the other's host, and `ask` that of the accessing one.
-///
-/// # Errors
-/// As [`Link::check`].
 pub(crate) fn attributes(
     offer: impl Fn(&PeerOffer) -> Result<PeerName>,
     ask: impl Fn(&PeerAsk) -> Result<PeerAttributes>,
@@ -219,9 +216,6 @@ impl PeerAccess {
     }
 
     /// Has the hosts unmap what is mapped in a range.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub(crate) fn remove(&self, address: u64, size: u64) -> Result<()> {
         let mut state = self.state.lock();
         let State {

@@ -89,9 +89,6 @@ pub struct Session {
 
 impl Session {
     /// Connects as configured.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn open(config: &paragpu_config::guest::Guest, ordinal: u32) -> Result<Arc<Self>, Error> {
         let Connected {
             connection,
@@ -379,9 +376,6 @@ impl Session {
 
     /// Calls the host for another library of the process, which has encoded the call with
     /// this number. Returns the bytes of the reply.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn forward(&self, number: u16, payload: &[u8]) -> Result<Vec<u8>> {
         self.link.forward(number, payload)
     }
@@ -470,9 +464,6 @@ impl Session {
     }
 
     /// All that is constant about the device.
-    ///
-    /// # Errors
-    /// As [`check`](Self::check).
     pub fn snapshot(&self) -> Result<Arc<Snapshot>> {
         self.device.snapshot()
     }
@@ -484,9 +475,6 @@ impl Session {
     }
 
     /// Success, or the error that every call returns from now on.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn check(&self) -> Result<()> {
         self.link.check()
     }
@@ -504,9 +492,6 @@ impl Session {
     }
 
     /// A round trip that does nothing.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn ping(&self) -> Result<()> {
         self.link.call(&Ping { value: 1 }).map(|_: u64| ())
     }

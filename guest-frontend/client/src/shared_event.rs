@@ -158,9 +158,6 @@ impl Session {
     }
 
     /// cuEventRecord, of any event.
-    ///
-    /// # Errors
-    /// As [`Link::check`](crate::connection::Link::check).
     pub fn record_event(&self, event: &Event, stream: &Arc<Stream>) -> Result<()> {
         match event.shared() {
             Some(shared) if !stream.is_capturing() => self.record_shared(shared, stream),
@@ -169,9 +166,6 @@ impl Session {
     }
 
     /// Makes the stream wait for an event of any kind.
-    ///
-    /// # Errors
-    /// As [`Link::check`](crate::connection::Link::check).
     pub fn wait_event(&self, stream: &Stream, event: &Event) -> Result<()> {
         match event.shared() {
             Some(shared) if !stream.is_capturing() => self.wait_shared(shared, stream),
@@ -202,9 +196,6 @@ impl Session {
     }
 
     /// cuEventDestroy, of any event.
-    ///
-    /// # Errors
-    /// As [`Link::check`](crate::connection::Link::check).
     pub fn destroy_event(&self, event: &Event) -> Result<()> {
         if let Some(shared) = event.shared() {
             self.end_shared(shared)?;

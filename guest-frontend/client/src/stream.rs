@@ -386,9 +386,6 @@ impl Streams {
     }
 
     /// cuGreenCtxStreamCreate. `priority` must be in the device's range.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub(crate) fn create_in(&self, green: GreenHandle, priority: i32) -> Result<Arc<Stream>> {
         let handle = StreamHandle(self.handles.next());
         self.link.post(&GreenStreamCreate {
@@ -467,9 +464,6 @@ impl Streams {
     }
 
     /// cuStreamCopyAttributes.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn copy_attributes(&self, to: &Stream, from: &Stream) -> Result<()> {
         let copied = to.attributes().copy(from.attributes());
         copied
@@ -491,9 +485,6 @@ impl Streams {
     }
 
     /// cuStreamDestroy. Its work still runs; a capture that began in it does not go on.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn destroy(&self, stream: &Stream) -> Result<()> {
         stream.abandon_capture();
         let relay = std::mem::replace(&mut *stream.relay(), Relay::Gone);
@@ -615,9 +606,6 @@ impl Streams {
     }
 
     /// cuStreamWaitEvent.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn wait_event(&self, stream: &Stream, event: &Event) -> Result<()> {
         if stream.is_capturing() || event.is_captured() {
             return stream.capture_wait(self.session, event);

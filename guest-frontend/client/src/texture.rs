@@ -132,9 +132,6 @@ impl Textures {
     }
 
     /// cuArrayDestroy, cuMipmappedArrayDestroy.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn destroy_array(&self, array: &Array) -> Result<()> {
         self.link
             .post(&ArrayDestroy {
@@ -161,9 +158,6 @@ impl Textures {
     }
 
     /// cuTexObjectDestroy.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn destroy_texture(&self, texture: &Texture) -> Result<()> {
         self.link
             .post(&TextureDestroy {
@@ -192,9 +186,6 @@ impl Textures {
     }
 
     /// cuSurfObjectDestroy.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
     pub fn destroy_surface(&self, surface: &Surface) -> Result<()> {
         self.link
             .post(&SurfaceDestroy {

@@ -47,9 +47,6 @@ fn is_closed(end: &mut UnixStream) -> bool {
 }
 
 /// A descriptor with a handle in it.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn carrying(handle: &[u8; HANDLE]) -> std::io::Result<OwnedFd> {
     let (mut end, given) = UnixStream::pair()?;
     end.write_all(handle)?;

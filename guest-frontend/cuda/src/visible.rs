@@ -112,9 +112,6 @@ pub fn entries(value: Option<&str>) -> Option<Vec<Entry>> {
 pub struct Repeated;
 
 /// The guest's ordinals of the devices that the program sees.
-///
-/// # Errors
-/// [`Repeated`].
 pub fn select(
     mut candidates: Vec<Candidate>,
     order: Order,

@@ -101,9 +101,6 @@ fn small(word: Option<&str>) -> Result<u32, Error> {
 
 impl<'a> Facts<'a> {
     /// Parses a file.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn parse(text: &'a str) -> Result<Self, Error> {
         if text.lines().next() != Some(TITLE) {
             return Err(Error::Version);

@@ -135,9 +135,6 @@ impl Groups {
     }
 
     /// Creates the group of a VM, or finds it.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn group(&self, vm: &str) -> io::Result<Group> {
         let path = self.root.join(format!("{PREFIX}{}", escaped(vm)));
         match fs::create_dir(&path) {
@@ -159,18 +156,12 @@ pub struct Group {
 
 impl Group {
     /// Sets its limits.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn limit(&self, limits: Limits) -> io::Result<()> {
         fs::write(self.path.join("memory.max"), limits.memory.to_string())?;
         fs::write(self.path.join("pids.max"), limits.tasks.to_string())
     }
 
     /// Moves a worker into it.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn admit(&self, pid: u32) -> io::Result<()> {
         fs::write(self.path.join("cgroup.procs"), pid.to_string())
     }

@@ -77,9 +77,6 @@ impl Console {
     }
 
     /// Reads available bytes.
-    ///
-    /// # Errors
-    /// [`Gone`].
     pub fn read(&mut self) -> Result<(), Gone> {
         let mut bytes = [0; READ];
         match receive_plainly(&self.socket, &mut bytes) {
@@ -124,9 +121,6 @@ impl Console {
     }
 
     /// Writes as much as the client accepts.
-    ///
-    /// # Errors
-    /// [`Gone`].
     pub fn write(&mut self) -> Result<(), Gone> {
         while !self.output.is_empty() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

@@ -36,9 +36,6 @@ pub struct HandshakeThreads {
 
 impl HandshakeThreads {
     /// Starts one thread per two processors, at least one and at most [`MAX_THREADS`].
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn start() -> io::Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let count = (processors / 2).clamp(1, MAX_THREADS);

@@ -131,9 +131,6 @@ pub struct Leases {
 
 impl Leases {
     /// No leases.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn new() -> std::io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;

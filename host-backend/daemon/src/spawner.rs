@@ -38,9 +38,6 @@ impl Message for SocketFollows {
 impl Spawner {
     /// Starts the thread. It closes all descriptors of the daemon in its own table, and
     /// returns when that is done.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn start() -> io::Result<Self> {
         let broken = |error: ControlError| io::Error::other(error.to_string());
         let (gate, theirs) = Control::pair().map_err(broken)?;

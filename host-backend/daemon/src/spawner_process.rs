@@ -198,9 +198,6 @@ impl SpawnerProcess {
 }
 
 /// Drops the privileges of a process that is not root.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn drop_privileges() -> std::io::Result<()> {
     if geteuid().is_root() {
         return Ok(());

@@ -404,17 +404,11 @@ pub trait WorkDevice {
     }
 
     /// Launches a kernel.
-    ///
-    /// # Errors
-    /// [`submit`](Self::submit).
     fn launch(&mut self, launch: Launch<'_>, stream: StreamId) -> Result<()> {
         self.submit(&Work::Launch(launch), stream)
     }
 
     /// Copies between two addresses that the device can access.
-    ///
-    /// # Errors
-    /// [`submit`](Self::submit).
     fn copy(&mut self, destination: u64, source: u64, size: u64, stream: StreamId) -> Result<()> {
         let work = Work::Copy {
             destination,
@@ -425,9 +419,6 @@ pub trait WorkDevice {
     }
 
     /// Copies `extent` (bytes, rows, slices).
-    ///
-    /// # Errors
-    /// [`submit`](Self::submit).
     fn copy_rect(
         &mut self,
         destination: CopyEnd,
@@ -444,9 +435,6 @@ pub trait WorkDevice {
     }
 
     /// Writes `height` rows of `width` elements of `element` bytes (1, 2, 4).
-    ///
-    /// # Errors
-    /// [`submit`](Self::submit).
     #[allow(clippy::too_many_arguments)]
     fn memset(
         &mut self,
@@ -470,9 +458,6 @@ pub trait WorkDevice {
     }
 
     /// Runs `function` once when `stream` reaches it.
-    ///
-    /// # Errors
-    /// [`submit`](Self::submit).
     fn host_function(
         &mut self,
         stream: StreamId,
@@ -489,17 +474,11 @@ pub trait WorkDevice {
     }
 
     /// Makes a stream wait for the last record of an event.
-    ///
-    /// # Errors
-    /// [`submit`](Self::submit).
     fn stream_wait_event(&mut self, stream: StreamId, event: EventId) -> Result<()> {
         self.submit(&Work::EventWait(event), stream)
     }
 
     /// Records an event in a stream.
-    ///
-    /// # Errors
-    /// [`submit`](Self::submit).
     fn event_record(&mut self, event: EventId, stream: StreamId) -> Result<()> {
         self.submit(&Work::EventRecord(event), stream)
     }

@@ -134,9 +134,6 @@ impl Api {
     }
 
     /// Reads an object or a list.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn get(&self, path: &str) -> Result<Value, Error> {
         let mut request = self.agent.get(self.url(path));
         if let Some(bearer) = self.bearer()? {
@@ -146,9 +143,6 @@ impl Api {
     }
 
     /// Creates an object in a collection.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn create(&self, path: &str, object: &Value) -> Result<Value, Error> {
         self.send(self.agent.post(self.url(path)), object)
     }
@@ -176,9 +170,6 @@ impl Api {
 
     /// Watches a collection from a version on, until `seen` breaks, the server ends the
     /// watch, or the time is over.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn watch<T>(
         &self,
         path: &str,

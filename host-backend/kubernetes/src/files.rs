@@ -50,9 +50,6 @@ impl<'a> Files<'a> {
     }
 
     /// Returns the public key (PEM). Creates a key if there is none.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn key(&self) -> Result<String, Error> {
         for (directory, mode) in [(&self.places.claims, 0o700), (&self.directory, 0o755)] {
             let mut builder = DirBuilder::new();
@@ -73,9 +70,6 @@ impl<'a> Files<'a> {
     }
 
     /// Writes the address and the certificates of the lease, and the CDI file.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn write_for(&self, data: &Data) -> Result<(), Error> {
         self.write("ca.pem", &data.authority)?;
         self.write("lease.pem", &data.certificate)?;
@@ -132,9 +126,6 @@ impl<'a> Files<'a> {
     }
 
     /// Removes all files of the claim.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn remove(&self) -> Result<(), Error> {
         let file = self.cdi();
         gone(fs::remove_file(&file)).map_err(Error::file(&file))?;

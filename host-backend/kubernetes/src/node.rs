@@ -106,9 +106,6 @@ impl Node {
     }
 
     /// Makes a claim's lease usable by containers of this node.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn prepare(&self, named: &ClaimName) -> Result<Prepared, Error> {
         let _busy = self.begin(named)?;
         let path = claim_path(&named.namespace, &named.name);
@@ -201,9 +198,6 @@ impl Node {
 
     /// Removes the files and the request of [`Node::prepare`]. The GPU host then ends the
     /// lease.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn unprepare(&self, named: &ClaimName) -> Result<(), Error> {
         let _busy = self.begin(named)?;
         Files::new(&self.places, &named.uid).remove()?;

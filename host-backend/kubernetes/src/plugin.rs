@@ -187,9 +187,6 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListenerStream, Error> {
 /// Serves the kubelet until `end`. The registration socket is created last and removed
 /// first, because the kubelet calls the driver while it exists. Calls in flight at the end
 /// may take [`SHUTDOWN_TIMEOUT`]; the kubelet repeats those that are cut off.
-///
-/// # Errors
-/// [`Error`].
 pub fn serve(node: Node, sockets: &Sockets, end: impl Future<Output = ()>) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

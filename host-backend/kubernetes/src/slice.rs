@@ -112,9 +112,6 @@ pub fn gpu_of(device: &str) -> Option<u32> {
 }
 
 /// Publishes the slice, unless it is published unchanged.
-///
-/// # Errors
-/// [`Error`].
 pub fn publish(api: &Api, host: &str, spec: &Value) -> Result<(), Error> {
     let name = format!("{host}-{DRIVER}");
     let path = format!("{SLICES}/{name}");

@@ -67,9 +67,6 @@ fn name_of<'a>(text: &'a str, number: &str) -> Option<&'a str> {
 
 /// Whether the leases of `node` must leave: Slurm is draining it, but not because the
 /// prolog found no paragpud. Its leases are well once that answers again.
-///
-/// # Errors
-/// [`Error`].
 pub fn drains(node: &str) -> Result<bool, Error> {
     Ok(must_leave(&ask("scontrol", &["-o", "show", "node", node])?))
 }
@@ -80,9 +77,6 @@ fn must_leave(text: &str) -> bool {
 }
 
 /// The numbers of the jobs that run on a node or are suspended there.
-///
-/// # Errors
-/// [`Error`].
 pub fn jobs_on(node: &str) -> Result<BTreeSet<u64>, Error> {
     let wish = ["-h", "-a", "-t", "R,S", "-w", node, "-o", "%A"];
     let text = ask("squeue", &wish)?;
@@ -243,9 +237,6 @@ pub struct Node {
 }
 
 /// The nodes that have shards, by name.
-///
-/// # Errors
-/// [`Error`].
 pub fn nodes() -> Result<BTreeMap<String, Node>, Error> {
     let text = ask("scontrol", &["-o", "show", "node"])?;
     let mut nodes: BTreeMap<String, Node> = text.lines().filter_map(read_node).collect();
@@ -260,9 +251,6 @@ pub fn nodes() -> Result<BTreeMap<String, Node>, Error> {
 
 /// The settings of slurm.conf that keep Slurm from granting shards, each with the value
 /// that it should have.
-///
-/// # Errors
-/// [`Error`].
 pub fn unfit_settings() -> Result<Vec<(String, &'static str)>, Error> {
     Ok(unfit(&ask("scontrol", &["show", "config"])?))
 }
@@ -357,9 +345,6 @@ pub struct Running {
 }
 
 /// The running jobs that have shards.
-///
-/// # Errors
-/// [`Error`].
 pub fn jobs() -> Result<Vec<Running>, Error> {
     let wish = ["-h", "-t", "R", "-o", "%i %N %b %u %M %j"];
     Ok(ask("squeue", &wish)?.lines().filter_map(running).collect())
@@ -384,9 +369,6 @@ fn running(line: &str) -> Option<Running> {
 }
 
 /// Ends a job whose srun is gone. A job that srun started does not end with its step.
-///
-/// # Errors
-/// [`Error`].
 pub fn end(job: u64) -> Result<(), Error> {
     ask("scancel", &["--quiet", &job.to_string()]).map(drop)
 }
@@ -415,9 +397,6 @@ impl Destination {
 
 /// Asks the holder of a lease to move it to `node`, with a field of its job and a signal to
 /// its agent.
-///
-/// # Errors
-/// [`Error`].
 pub fn ask_to_leave(job: u64, node: &str, most_pause_ms: u64) -> Result<(), Error> {
     let job = job.to_string();
     let update = format!("JobId={job}");

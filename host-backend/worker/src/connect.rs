@@ -139,9 +139,6 @@ impl Guest {
     }
 
     /// Connects, and sends the welcome.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub(crate) fn welcome(mut self, regions: Regions) -> Result<Connection, Error> {
         let deadline = Some(Instant::now() + PATIENCE);
         let kind = Control::Welcome.kind();

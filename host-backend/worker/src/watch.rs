@@ -33,9 +33,6 @@ impl Liveness {
     /// the connection, except for a PCI channel without a device process. `patience` is
     /// how long the session waits for a guest that lost its connection; zero if the
     /// session ends with it.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub(crate) fn new(
         transport: Transport,
         fds: &[OwnedFd],
@@ -83,9 +80,6 @@ pub(crate) struct Watch {
 
 /// Starts a thread that calls `stuck` once the guest has been gone for `grace`. The
 /// process should have ended by then.
-///
-/// # Errors
-/// Errors of the operating system.
 pub(crate) fn watch(
     liveness: Liveness,
     grace: Duration,

@@ -219,17 +219,11 @@ impl Configuration for Guest {
 impl Guest {
     /// Loads the guest's configuration of this machine and process. If nothing is
     /// configured, this takes a few microseconds and prints nothing.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn load() -> Result<Self, Error> {
         Self::load_with_origins().map(|loaded| loaded.values)
     }
 
     /// As [`load`](Self::load), with the origin of each value.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn load_with_origins() -> Result<Loaded<Self>, Error> {
         Sources::system::<Self>().load()
     }

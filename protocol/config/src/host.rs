@@ -562,9 +562,6 @@ impl Host {
     }
 
     /// Loads the host's configuration of this machine and process.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn load() -> Result<Self, Error> {
         Self::load_with_origins().map(|loaded| loaded.values)
     }
@@ -605,9 +602,6 @@ impl Host {
     }
 
     /// As [`load`](Self::load), with the origin of each value.
-    ///
-    /// # Errors
-    /// [`Error`].
     pub fn load_with_origins() -> Result<Loaded<Self>, Error> {
         Sources::system::<Self>().load()
     }

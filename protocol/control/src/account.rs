@@ -73,9 +73,6 @@ pub struct Account {
 
 impl Account {
     /// Creates an account without limits.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn new() -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = memfd_create("paragpu-account", flags)?;

@@ -48,9 +48,6 @@ pub struct Progress {
 impl Client {
     /// Connects to the socket at `path`. If its backlog is full, because the daemon is
     /// stopped, waits at most [`PATIENCE`].
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn connect(path: &Path) -> std::io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
         let flags = SocketFlags::CLOEXEC;
@@ -92,9 +89,6 @@ impl Client {
 
     /// Sends an order and returns its outcome, however long that takes. `progress` receives the
     /// progress before that.
-    ///
-    /// # Errors
-    /// [`FrameError`].
     pub fn order(
         &self,
         request: &Request,

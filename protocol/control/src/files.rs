@@ -56,9 +56,6 @@ pub fn unnamed(directory: &Path) -> Option<File> {
 }
 
 /// Gives a file of [`unnamed`] a name in its directory, which nothing has yet.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn give_name(file: &File, path: &Path) -> io::Result<()> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok(linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
@@ -67,9 +64,6 @@ pub fn give_name(file: &File, path: &Path) -> io::Result<()> {
 /// Replaces a file atomically, so that it is never incomplete, even after a crash. `mode` is
 /// that of the new file, less the umask. Follows no link in the directory, to which others may
 /// write, such as a VM that shares it.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let new = path.with_file_name(format!(".{name}.new"));

@@ -100,9 +100,6 @@ fn length<M: Message>(header: [u8; HEADER]) -> Result<usize, FrameError> {
 }
 
 /// Decodes the message of a packet that contains one frame.
-///
-/// # Errors
-/// [`FrameError`].
 pub fn decode<M: Message>(packet: &[u8]) -> Result<M, FrameError> {
     let (header, json) = packet
         .split_first_chunk::<HEADER>()

@@ -33,9 +33,6 @@ pub fn write<M: Message>(mut stream: impl Write, message: &M) -> Result<(), Fram
 
 /// Reads one line from a stream; `None` if the stream ends between two
 /// lines.
-///
-/// # Errors
-/// [`FrameError`].
 pub fn read<M: Message>(stream: impl BufRead) -> Result<Option<M>, FrameError> {
     let mut line = Vec::new();
     // One byte more than the longest line, and its end.

@@ -121,9 +121,6 @@ impl Control {
     }
 
     /// Sends one message. Blocks while the other end's socket buffer is full.
-    ///
-    /// # Errors
-    /// [`ControlError`].
     pub fn send<M: Message>(
         &self,
         message: &M,

@@ -287,9 +287,6 @@ pub struct Owner {
 
 /// Reads the identity of the session in a file of a directory, such as [`FILE`], which is
 /// only the head.
-///
-/// # Errors
-/// [`StateError`].
 pub fn owner(directory: &Path, name: &str) -> Result<(Owner, File), StateError> {
     let opened = open_own(directory, name).map_err(StateError::from);
     let file = opened.map_err(|error| error.in_directory(directory, "read"))?;

@@ -276,9 +276,6 @@ macro_rules! record {
 }
 
 /// Decodes one value that must fill `payload` exactly.
-///
-/// # Errors
-/// [`DecodeError`].
 pub fn decode_all<'a, T: Field<'a>>(payload: &'a [u8]) -> Result<T, DecodeError> {
     let mut reader = Reader::new(payload);
     let value = reader.field()?;

@@ -255,9 +255,6 @@ impl Hello {
     }
 
     /// Checks magic, version and transport.
-    ///
-    /// # Errors
-    /// [`HandshakeError`].
     pub fn check(&self) -> Result<Transport, HandshakeError> {
         if self.magic != MAGIC {
             return Err(HandshakeError::Magic);

@@ -24,9 +24,6 @@ pub enum Reply<'a, T> {
 }
 
 /// Reads a reply payload of a call that returns `T`.
-///
-/// # Errors
-/// [`DecodeError`].
 pub fn decode<'a, T: Field<'a>>(payload: &'a [u8]) -> Result<Reply<'a, T>, DecodeError> {
     let mut reader = Reader::new(payload);
     let status: Status = reader.field()?;

@@ -70,9 +70,6 @@ impl Connection {
     }
 
     /// The next command, if it has arrived completely.
-    ///
-    /// # Errors
-    /// [`ConnectionEnd`].
     pub fn receive(&mut self) -> Result<Option<Command<'_>>, ConnectionEnd> {
         loop {
             let size = self.size()?;

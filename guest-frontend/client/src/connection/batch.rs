@@ -14,9 +14,6 @@ const MOST: usize = 64;
 impl Link {
     /// Sends calls together, waits for all replies, and reads those of the calls that succeed.
     /// Other errors than those of the link are dropped.
-    ///
-    /// # Errors
-    /// As [`check`](Self::check).
     pub(crate) fn call_all<'a, C: WireCall<'a>>(
         &self,
         calls: &[C],

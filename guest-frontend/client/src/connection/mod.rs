@@ -507,9 +507,6 @@ impl Link {
     }
 
     /// Sends a call that another library of the process encoded; returns the reply's bytes.
-    ///
-    /// # Errors
-    /// As [`check`](Self::check).
     pub(crate) fn forward(&self, number: u16, payload: &[u8]) -> Result<Vec<u8>> {
         let send = |index| self.send(Message::new(number, index, &[payload]), |_| {});
         self.exchange(number, self.spin(), None, send, |reply| Ok(reply.to_vec()))

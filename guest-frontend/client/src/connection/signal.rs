@@ -40,9 +40,6 @@ const SUBMISSION: Duration = Duration::from_secs(1);
 
 impl Link {
     /// Waits for the stream's work. Returns false if the thread must ask the host.
-    ///
-    /// # Errors
-    /// As [`check`](Self::check).
     pub(crate) fn await_signal(&self, words: &Window, stream: StreamHandle) -> Result<bool> {
         if self.spin().is_zero() {
             return Ok(false);

@@ -171,9 +171,6 @@ impl Graphs {
 
     /// Nodes with the same dependencies replace those of the graph, up to the first that
     /// does not fit, if any. The inner result is that node, and the reason.
-    ///
-    /// # Errors
-    /// As [`Link::check`](crate::connection::Link::check).
     pub(crate) fn update(
         &self,
         graph: &DeviceGraph,

@@ -49,9 +49,6 @@ impl HostMemory {
 
     /// Ends this for the memory at `device`, or for all memory. The memory must still be
     /// there.
-    ///
-    /// # Errors
-    /// As [`Link::check`](crate::connection::Link::check).
     pub fn forsake(&self, device: Option<u64>) -> Result<()> {
         let mut adopted = self.adopted.lock();
         let ended = match device {

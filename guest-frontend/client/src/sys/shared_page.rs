@@ -37,9 +37,6 @@ fn path(name: u64) -> PathBuf {
 
 impl SharedPage {
     /// Creates a page that only processes of this user can open.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn create() -> std::io::Result<Self> {
         let name = unique();
         let file = OpenOptions::new()

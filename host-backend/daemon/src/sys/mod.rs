@@ -8,9 +8,6 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 /// Marks all descriptors but the standard three close-on-exec, so that those inherited by
 /// accident do not reach children.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn close_inherited_on_exec() -> io::Result<()> {
     // SAFETY: CLOSE_RANGE_CLOEXEC closes nothing; it sets a flag that every
     // descriptor opened by this program has anyway.
@@ -29,9 +26,6 @@ pub fn close_inherited_on_exec() -> io::Result<()> {
 
 /// Blocks all signals in the calling thread, so that other threads handle them. Programs
 /// that it starts inherit the mask; workers unblock them.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn block_signals() -> io::Result<()> {
     let mut all = std::mem::MaybeUninit::uninit();
     // SAFETY: sigfillset writes the whole set, and pthread_sigmask reads it.
@@ -47,9 +41,6 @@ pub fn block_signals() -> io::Result<()> {
 
 /// Unshares the calling thread's descriptor table, and keeps only the standard three and
 /// this one. Other threads keep theirs.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn keep_only(kept: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: unsharing duplicates descriptors that other code owns. This thread uses only
     // `kept`; the others are closed below in its own table, where nothing refers to them.
@@ -79,9 +70,6 @@ extern "C" fn nothing(_signal: libc::c_int) {}
 impl Interrupter {
     /// Creates a timer for the calling thread. Its ticks have no effect on calls of other
     /// threads.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn new() -> io::Result<Self> {
         // SAFETY: all zeros are a valid sigaction: no flags, an empty mask.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

@@ -98,9 +98,6 @@ pub fn exit(code: i32) -> ! {
 /// Starts a process in new namespaces. It calls `then` as user 0 of its user namespace, and
 /// exits with the returned status. With `given_away`, it is a child of this process's
 /// parent. Returns its process ID and a pidfd.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn start(
     map: Map,
     namespaces: Namespaces,
@@ -160,9 +157,6 @@ pub fn start(
 }
 
 /// Becomes this user and group of the namespace irrevocably, without other groups.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn become_user(user: u32) -> io::Result<()> {
     // SAFETY: these calls touch no memory of this program, which has one thread.
     unsafe {
@@ -228,9 +222,6 @@ fn keep_at_most(kept: &[u32]) -> io::Result<()> {
 }
 
 /// Closes all descriptors except the standard three and these.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn close_all_but(kept: &[RawFd]) -> io::Result<()> {
     let mut kept: Vec<_> = kept.iter().map(|fd| fd.cast_unsigned()).collect();
     kept.sort_unstable();

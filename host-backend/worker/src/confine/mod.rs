@@ -116,9 +116,6 @@ pub fn finish(kind: DeviceKind, own: Option<&Path>, apart: bool) {
 
 /// Makes a process that was started apart this user permanently, before it does anything
 /// else for a VM.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn become_user(user: u32) -> std::io::Result<()> {
     if user == 0 {
         return Err(std::io::Error::other("user 0 is not a VM's"));

@@ -33,9 +33,6 @@ pub struct Output {
 impl Output {
     /// Redirects this process's standard output and standard error to memory files. What
     /// this process itself logs must have another descriptor by then.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn capture() -> io::Result<Self> {
         let output = Self::new()?;
         rustix::stdio::dup2_stdout(&output.out.file)?;

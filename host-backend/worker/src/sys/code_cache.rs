@@ -13,9 +13,6 @@ use std::path::Path;
 use paragpu_control::spawn::CODE_CACHE;
 
 /// Makes the descriptor refer to a removed directory, so that nothing is cached.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn reserve() -> io::Result<()> {
     let gone = tempfile::tempdir()?;
     let directory = File::open(gone.path())?;
@@ -24,9 +21,6 @@ pub fn reserve() -> io::Result<()> {
 }
 
 /// Caches compiled code in this directory, and creates it.
-///
-/// # Errors
-/// Errors of the operating system.
 pub fn keep_in(directory: &Path) -> io::Result<()> {
     match std::fs::create_dir(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

@@ -36,9 +36,6 @@ extern "C" fn replace(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut l
 }
 
 /// Makes files that lose pages between two addresses read as zeros there.
-///
-/// # Errors
-/// Errors of the operating system.
 pub(crate) fn hold(first: usize, end: usize) -> io::Result<()> {
     static HANDLER: Once = Once::new();
     FIRST.fetch_min(first, Ordering::Relaxed);

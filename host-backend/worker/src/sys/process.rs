@@ -66,9 +66,6 @@ pub(crate) fn unshare_network() -> Result<(), rustix::io::Errno> {
 }
 
 /// Sets the user and group of all threads of the process, and no other groups.
-///
-/// # Errors
-/// Errors of the operating system.
 pub(crate) fn become_user(user: u32) -> std::io::Result<()> {
     let check = |code: libc::c_int| match code {
         0 => Ok(()),

@@ -52,9 +52,6 @@ static ADVICE: OnceLock<&str> = OnceLock::new();
 
 /// Makes a refused system call (SIGSYS) print its name and `advice`, if not empty, on standard
 /// error and end the process.
-///
-/// # Errors
-/// Errors of the operating system.
 pub(crate) fn name_refused_calls(advice: &'static str) -> io::Result<()> {
     if !advice.is_empty() {
         let _ = ADVICE.set(advice);

@@ -39,9 +39,6 @@ impl Identity {
     }
 
     /// Reads the head record.
-    ///
-    /// # Errors
-    /// [`StateError`].
     pub fn decode(payload: &[u8]) -> Result<Self, StateError> {
         let head: Head<'_> = decode_all(payload)?;
         Ok(Self {
