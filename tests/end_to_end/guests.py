@@ -1,14 +1,35 @@
 """Guest programs of the end-to-end tests, and the daemons and workers that serve them."""
 
 import glob
+import json
 import os
 import subprocess
 import sys
+import unittest
 
 import harness
 from harness import eventually
 
-GUEST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guest_program.py")
+HERE = os.path.dirname(os.path.abspath(__file__))
+GUEST = os.path.join(HERE, "guest_program.py")
+
+
+class OneDaemon(unittest.TestCase):
+    """Python programs that run to their end on a daemon, which the tests of a class share."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = cls.enterClassContext(harness.Daemon())
+
+    def output(self, communicator, *command):
+        """The output of a program that succeeds."""
+        run = self.daemon.run(sys.executable, communicator, command)
+        self.assertEqual(run.code, 0, run.output + run.errors)
+        return run.output
+
+    def said(self, communicator, program, *words):
+        """The JSON that a program of this folder prints."""
+        return json.loads(self.output(communicator, os.path.join(HERE, program), *words))
 
 
 def start(daemon, communicator, *arguments, **environment):

@@ -1,13 +1,7 @@
 """Answers of the driver as CUDA documents them."""
 
-import json
-import os
-import sys
-import unittest
+from .guests import OneDaemon
 
-import harness
-
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "answers_program.py")
 INVALID_VALUE, INVALID_DEVICE, INVALID_HANDLE, NOT_PERMITTED = 1, 101, 400, 800
 ILLEGAL_STATE, CAPTURE_UNSUPPORTED, INVALIDATED, UPDATE_FAILURE = 401, 900, 901, 910
 VERSION_NOT_SUFFICIENT, PARAMETERS_CHANGED, ATTRIBUTES_CHANGED = 2, 5, 8
@@ -94,21 +88,11 @@ WANTED = {
 }
 
 
-class Answers(unittest.TestCase):
+class Answers(OneDaemon):
     """The program over communicators of one host."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.daemon = cls.enterClassContext(harness.Daemon())
 
     def test_answers_are_the_documented_ones(self):
         for communicator in ("shm", "unix"):
             with self.subTest(communicator):
-                run = self.daemon.run(sys.executable, communicator, [PROGRAM])
-                self.assertEqual(run.code, 0, run.output + run.errors)
-                self.assertEqual(json.loads(run.output), WANTED)
+                self.assertEqual(self.said(communicator, "answers_program.py"), WANTED)
         self.assertEqual(self.daemon.left(), [])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -226,7 +226,3 @@ class OfOthers(unittest.TestCase):
             found = self.said(daemon, "shm", "contexts")
             self.assertEqual(found.pop("what was copied"), 0x01010101)
             self.assertEqual(found, {what: INVALID_HANDLE if what in apart else SUCCESS for what in found})
-
-
-if __name__ == "__main__":
-    unittest.main()

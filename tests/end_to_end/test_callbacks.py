@@ -3,10 +3,10 @@ cancelled threads of the program."""
 
 import signal
 import sys
-import unittest
 
 import harness
 
+from .guests import OneDaemon
 from .test_programs import compiled
 
 # Ends while a callback runs, and while it wakes the program: before Python 3.14 the interpreter
@@ -185,12 +185,8 @@ int main() {
 """
 
 
-class Callbacks(unittest.TestCase):
+class Callbacks(OneDaemon):
     """Over every communicator of a host."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.daemon = cls.enterClassContext(harness.Daemon())
 
     def check(self, program, arguments, code, output):
         """Runs a program over each communicator."""
@@ -225,7 +221,3 @@ class Callbacks(unittest.TestCase):
 
     def test_threads_are_cancelled_after_their_call(self):
         self.check(compiled(CANCELLED), [], 0, "0 24\n")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,16 +2,10 @@
 outlived theirs: an H100's answers (driver 580.159). There a stream after its
 context is CONTEXT_IS_DESTROYED in one run and INVALID_CONTEXT in another."""
 
-import json
-import os
-import subprocess
 import sys
-import tempfile
-import unittest
 
-import harness
+from .guests import OneDaemon
 
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "context_program.py")
 INVALID_VALUE, INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED = 1, 201, 400, 709
 NOT_REGISTERED = 713
 
@@ -203,21 +197,13 @@ print(launch(one.function), launch(kernel), two.counted())
 """
 
 
-class Contexts(unittest.TestCase):
+class Contexts(OneDaemon):
     """The program over each communicator of one host."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.daemon = cls.enterClassContext(harness.Daemon())
 
     def test_answers_are_the_drivers(self):
         for communicator in ("unix", "shm"):
             with self.subTest(communicator):
-                environment = self.daemon.guest_environment(communicator)
-                command = [sys.executable, PROGRAM]
-                done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-                told = json.loads(done.stdout)
+                told = self.said(communicator, "context_program.py")
                 self.assertEqual(told["wait for the ended context"], CONTEXT_IS_DESTROYED)
                 self.assertEqual(
                     told["another context"],
@@ -244,25 +230,17 @@ class Contexts(unittest.TestCase):
                 for when, expected in (("without", by_name(WITHOUT)), ("after", by_name(WITHOUT) | by_name(AFTER))):
                     self.assertEqual({name: status for name, status in told[when].items() if status}, expected, when)
 
-    def run_python(self, program):
-        """The output of a program of Python."""
-        command = [sys.executable, "-c", program]
-        environment = self.daemon.guest_environment("shm")
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
-
     def test_the_runtime_survives_a_reset_through_the_driver(self):
-        self.run_python(RESETS)
+        self.output("shm", "-c", RESETS)
 
     def test_only_a_primary_context_shows_that_it_maps_host_memory(self):
-        self.assertEqual(self.run_python(FLAGS), "8 4\n")
+        self.assertEqual(self.output("shm", "-c", FLAGS), "8 4\n")
 
     def test_a_primary_context_keeps_limits_and_number_until_it_ends(self):
-        self.assertEqual(self.run_python(RETAINS), "True\nTrue\n")
+        self.assertEqual(self.output("shm", "-c", RETAINS), "True\nTrue\n")
 
     def test_the_variables_of_a_library_begin_anew_in_the_next_context(self):
-        self.assertEqual(self.run_python(COUNTS), "7\n7\n")
+        self.assertEqual(self.output("shm", "-c", COUNTS), "7\n7\n")
 
     def test_contexts_alive_at_once_have_variables_and_functions_of_their_own(self):
         wanted = ["True True True True", "(6, 8) (7, 8)", "0 0 400 400", "(6, 10) (9, 10)", "True", "60000 50000 50000 50000"]
@@ -271,15 +249,7 @@ class Contexts(unittest.TestCase):
     def test_a_limit_crosses_once(self):
         crossed = []
         for count in (1, 100):
-            with tempfile.TemporaryDirectory() as folder:
-                stats = os.path.join(folder, "stats.jsonl")
-                command = [sys.executable, "-c", ASKS, str(count)]
-                environment = self.daemon.guest_environment("shm", stats)
-                done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-                self.assertEqual(done.returncode, 0, done.stderr)
-                crossed.append(harness.read_stats(stats)["synchronous"])
+            run = self.daemon.run(sys.executable, "shm", ["-c", ASKS, str(count)])
+            self.assertEqual(run.code, 0, run.errors)
+            crossed.append(run.counters["synchronous"])
         self.assertEqual(crossed[0], crossed[1])
-
-
-if __name__ == "__main__":
-    unittest.main()

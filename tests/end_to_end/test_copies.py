@@ -181,7 +181,3 @@ class Copies(unittest.TestCase):
             again = self.opened(resumes=claimant)
             self.assertEqual(again.welcome["session"], claimant.welcome["session"])
             self.assertEqual(again.call("Ping", value=value)[0], value)
-
-
-if __name__ == "__main__":
-    unittest.main()

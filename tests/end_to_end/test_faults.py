@@ -272,7 +272,3 @@ class Faults(unittest.TestCase):
         files = sum(len(names) for _, _, names in os.walk(daemon.folder.name))
         descriptors = len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
         return {"workers": len(workers(daemon)), "descriptors": descriptors, "files": files}
-
-
-if __name__ == "__main__":
-    unittest.main()

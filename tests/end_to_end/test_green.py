@@ -70,7 +70,3 @@ class Green(unittest.TestCase):
             code, _, errors = ask(self.one, "restore", state)
             self.assertEqual(code, 0, errors + self.one.log())
             self.assertEqual(answer(guest), "right")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,6 @@
 """All sessions of a VM move to another host, and some of them cannot or need not."""
 
 import time
-import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from .guests import end_with, eventually, read_until, rounds, start_program
@@ -58,7 +57,3 @@ class GroupMoves(TwoHosts):
                 rounds(guest, 2)
             code, moved, errors = migrate(self.two, "--vm", USER, "--to", far(self.one))
             self.assertEqual(code, 0, f"{moved} {errors}")
-
-
-if __name__ == "__main__":
-    unittest.main()

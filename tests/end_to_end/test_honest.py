@@ -1,15 +1,13 @@
 """What the driver promises is served, and what it refuses is not promised."""
 
-import json
 import os
 import re
-import subprocess
-import sys
-import unittest
 
 import harness
 
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "honest_program.py")
+from .guests import OneDaemon
+
+PROGRAM = "honest_program.py"
 SUCCESS, INVALID_VALUE, UNSUPPORTED_LIMIT, NOT_PERMITTED = 0, 1, 215, 800
 SYMBOL_NOT_FOUND, VERSION_NOT_SUFFICIENT = 1, 2
 
@@ -21,29 +19,18 @@ def refused():
     return re.findall(r"\bcu[A-Z]\w+", driver.split("| refused because |")[1])
 
 
-class Honest(unittest.TestCase):
+class Honest(OneDaemon):
     """On the software GPU. tests/parity compares with NVIDIA's driver."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.daemon = cls.enterClassContext(harness.Daemon())
-
-    def said(self, *words):
-        """What the program prints."""
-        command = [sys.executable, PROGRAM, *words]
-        done = subprocess.run(command, env=self.daemon.guest_environment("shm"), capture_output=True, text=True, timeout=60, check=False)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        return json.loads(done.stdout)
-
     def test_attributes_promise_what_is_served(self):
-        said = self.said("attributes")
+        said = self.said("shm", PROGRAM, "attributes")
         behind = {number: status == SUCCESS for number, status in said["behind"].items()}
         promised = {number: said["attributes"][number] > 0 for number in behind}
         self.assertEqual(behind, promised, said)
         self.assertTrue(set(behind.values()) == {True, False}, "some are promised, some are not")
 
     def test_refused_functions_are_not_found(self):
-        said = self.said("names", *refused(), "cuMemAlloc")
+        said = self.said("shm", PROGRAM, "names", *refused(), "cuMemAlloc")
         self.assertEqual(said.pop("cuMemAlloc"), [SUCCESS, True, 0])
         self.assertGreater(len(said), 50)
         for name, (code, there, symbol) in said.items():
@@ -51,7 +38,7 @@ class Honest(unittest.TestCase):
             self.assertIn(symbol, (SYMBOL_NOT_FOUND, VERSION_NOT_SUFFICIENT), name)
 
     def test_each_context_has_its_limits(self):
-        for number, (before, new, was_set, changed, after) in self.said("limits").items():
+        for number, (before, new, was_set, changed, after) in self.said("shm", PROGRAM, "limits").items():
             with self.subTest(limit=number):
                 self.assertEqual((new, after), (before, before), "another context's limit")
                 status, value = before
@@ -64,7 +51,3 @@ class Honest(unittest.TestCase):
                     # Those of launches by kernels are CUDA's, but no device's of CUDA 12 and later.
                     code = INVALID_VALUE if number == "255" else UNSUPPORTED_LIMIT
                     self.assertEqual((status, was_set), (code, code))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -77,7 +77,3 @@ class Links(unittest.TestCase):
         program.stdin.write("wait\n")
         program.stdin.flush()
         self.assertEqual([program.stdout.readline() for _ in range(2)], ["issued\n", "done\n"])
-
-
-if __name__ == "__main__":
-    unittest.main()

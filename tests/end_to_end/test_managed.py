@@ -655,7 +655,3 @@ class Managed(unittest.TestCase):
         with harness.Daemon() as daemon:
             run = self.run_in(daemon, unprivileged if os.geteuid() == 0 else [program])
             self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

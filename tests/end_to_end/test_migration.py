@@ -502,7 +502,3 @@ class Checkpoint(unittest.TestCase):
                 self.assertNotEqual(code, 0)
                 self.assertIn(word, errors)
                 self.assertEqual(len(errors.strip().splitlines()), 1, errors)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -688,7 +688,3 @@ class OneHost(Sessions):
             one.start()
             eventually(lambda: ask(one, "restore", folder)[0] == 0, "a worker is warm")
         eventually(lambda: one.sessions()[0]["calls"] > 60, "the program goes on")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -238,7 +238,3 @@ class Nvml(unittest.TestCase):
         self.assertEqual(said["limit"], "NVMLError_NoPermission")
         self.assertEqual(said["handle"], said["uuid"])
         self.assertIn(said["utilization"], range(101))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -93,7 +93,3 @@ class Peers(unittest.TestCase):
         self.assertEqual(code, 0, f"{moved} {errors}\n{here.log()}\n{there.log()}")
         output, _ = program.communicate(timeout=60)
         self.assertEqual(program.returncode, 0, output)
-
-
-if __name__ == "__main__":
-    unittest.main()

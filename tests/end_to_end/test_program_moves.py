@@ -60,7 +60,3 @@ class ProgramMoves(unittest.TestCase):
             for name, has_moved in zip(NAMES, pool.map(run, NAMES)):
                 with self.subTest(name):
                     self.assertTrue(has_moved, "it never moved")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -404,7 +404,3 @@ class Programs(unittest.TestCase):
                 if run.output == "no huge pages\n":
                     self.skipTest("the kernel has no free huge pages (sysctl vm.nr_hugepages)")
                 self.assertEqual((run.code, run.output), (0, "right\n"), run.errors + self.daemon.log())
-
-
-if __name__ == "__main__":
-    unittest.main()

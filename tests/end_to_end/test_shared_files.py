@@ -135,7 +135,3 @@ class SharedFiles(unittest.TestCase):
                 self.assertEqual(self.word(2), before + 4)
                 self.finish(guest)
                 eventually(lambda: self.two.sessions() == [], "its session is over")
-
-
-if __name__ == "__main__":
-    unittest.main()

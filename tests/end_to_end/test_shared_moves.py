@@ -226,7 +226,3 @@ class BetweenGpus(Shared):
 
     # As between daemons.
     test_alone_they_stay = None
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -42,7 +42,3 @@ class StandardStreams(unittest.TestCase):
                     command = [sys.executable, "-c", PROGRAM, HERE]
                     done = subprocess.run(command, env=daemon.guest_environment(communicator), timeout=60, check=False)
                     self.assertEqual(done.returncode, 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -419,7 +419,3 @@ def parse(text):
             raise AssertionError(f"twice: {line!r}")
         metrics[name, labels] = float(value)
     return metrics
-
-
-if __name__ == "__main__":
-    unittest.main()

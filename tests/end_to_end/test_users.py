@@ -177,7 +177,3 @@ class Checkpoint(test_migration.Checkpoint):
         os.remove(states)
         eventually(lambda: self.daemon.sessions()[0]["checkpoint"]["error"] is None, "it is written again")
         rounds(guest, 2)
-
-
-if __name__ == "__main__":
-    unittest.main()

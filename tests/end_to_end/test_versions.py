@@ -312,7 +312,3 @@ exec cat >/dev/null
         self.assertNotEqual(done.returncode, 0)
         self.named(done.stderr, ours="version 1 ", theirs="version 7 ")
         self.assertIn("9.8.7", done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -110,7 +110,3 @@ class Visible(unittest.TestCase):
                 want = [self.uuids.index(everything[2]), self.uuids.index(everything[0])]
                 self.assertEqual(self.seen("2,0", CUDA_DEVICE_ORDER=order), want)
                 self.assertEqual(self.seen(self.uuids[1], CUDA_DEVICE_ORDER=order), [1])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -207,7 +207,3 @@ class NoDaemon(unittest.TestCase):
         said = [line for line in lines if line.startswith("paragpu: ")]
         refusal = f"paragpu: the host refuses a session: no paragpu daemon runs on the host of this VM ({nobody.socket}: "
         self.assertEqual([line.startswith(refusal) for line in said], 5 * [True], lines)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -172,7 +172,3 @@ class VmMoves(unittest.TestCase):
         self.assert_over(other, "tcp")
         guest.goes_on(*KINDS)
         self.finish(guest, losers=("pinned",))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -229,7 +229,3 @@ class Building(unittest.TestCase):
                 self.assertNotEqual(done.returncode, 0)
                 self.assertIn(sentence, done.stderr)
                 self.assertEqual(os.listdir(self.folder.name), [])
-
-
-if __name__ == "__main__":
-    unittest.main()

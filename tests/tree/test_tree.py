@@ -261,7 +261,3 @@ class Tree(unittest.TestCase):
             own = lints.get("rust", {}).get("unsafe_op_in_unsafe_fn")
             with self.subTest(crate=folder):
                 self.assertTrue(lints.get("workspace") or own == "deny")
-
-
-if __name__ == "__main__":
-    unittest.main()

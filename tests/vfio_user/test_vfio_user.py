@@ -197,7 +197,3 @@ class VfioUser(unittest.TestCase):
         self.assertGreater(len(pins), 1, "the moves took all the time that the programs ran")
         self.assertGreater(pins[-1], pins[0])
         self.assertEqual(self.daemon.sessions() + other.sessions(), [])
-
-
-if __name__ == "__main__":
-    unittest.main()

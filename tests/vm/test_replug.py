@@ -78,7 +78,3 @@ class Replug(unittest.TestCase):
         self.assertTrue(any(code for _, code in codes), f"no program noticed\n{whole}")
         self.assertIn("references 0", lines)
         self.assertEqual(daemon.sessions(), [])
-
-
-if __name__ == "__main__":
-    unittest.main()
