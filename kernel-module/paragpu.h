@@ -148,6 +148,13 @@ struct paragpu_device {
 extern const struct file_operations paragpu_fops;
 
 struct paragpu_device *paragpu_get(u32 minor);
+struct paragpu_device *paragpu_create(struct pci_dev *pdev,
+				      const struct paragpu_layout *found);
+int paragpu_add_node(struct paragpu_device *paragpu);
+void paragpu_discard(struct paragpu_device *paragpu);
+int paragpu_init_nodes(void);
+void paragpu_exit_nodes(void);
+
 bool paragpu_enter(struct paragpu_device *paragpu, int *index);
 void paragpu_exit(struct paragpu_device *paragpu, int index);
 void paragpu_watch(struct paragpu_device *paragpu);
