@@ -21,8 +21,4 @@ impl Sender for Nowhere {
     }
 
     fn close(&self) {}
-
-    fn last_sequence(&self) -> u64 {
-        0
-    }
 }

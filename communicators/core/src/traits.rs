@@ -131,9 +131,6 @@ pub trait Sender: Send + Sync {
     fn take_file(&self, _number: u64) -> Result<Option<OwnedFd>, Error> {
         Ok(None)
     }
-
-    /// The last sequence number that this side assigned itself; 0 before the first.
-    fn last_sequence(&self) -> u64;
 }
 
 /// The receiving half, for one thread at a time. Dropping it ends the connection.

@@ -314,10 +314,6 @@ impl<R: Region> Sender for RingSender<R> {
         let socket = self.channel.bell.files();
         socket.map_or(Ok(None), |socket| files::take(socket, number))
     }
-
-    fn last_sequence(&self) -> u64 {
-        lock(&self.channel.producer).sequence
-    }
 }
 
 /// The receiving half.

@@ -228,10 +228,6 @@ impl Link {
         }
     }
 
-    pub(crate) fn last_sequence(&self) -> u64 {
-        self.lock().sequence
-    }
-
     /// Appends a frame to the batch being filled; `None` if it is full.
     pub(crate) fn append(
         &self,

@@ -87,8 +87,4 @@ impl Sender for StreamSender {
             self.link.wait_for_room(header.payload_len())?;
         }
     }
-
-    fn last_sequence(&self) -> u64 {
-        self.link.last_sequence()
-    }
 }

@@ -38,9 +38,6 @@ impl Sender for Sink {
         Ok(())
     }
     fn close(&self) {}
-    fn last_sequence(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// Feeds a session with calls made of `data`: for each a byte that selects the call, a

@@ -24,7 +24,6 @@ pub fn ordering_both_ways(factory: &dyn Factory) {
                     let slot = (position % 7) as u16;
                     let sent = from.send(kind, slot, None, &[&payload]).unwrap();
                     assert_eq!(sent, position);
-                    assert_eq!(from.last_sequence(), position);
                 }
                 from.flush().unwrap();
             });
@@ -52,7 +51,6 @@ pub fn sequence_given_by_the_host(factory: &dyn Factory) {
     assert_eq!(host.sender.send(1, 1, Some(77), &[]).unwrap(), 77);
     assert_eq!(host.sender.send(2, 1, Some(0), &[]).unwrap(), 0);
     assert_eq!(host.sender.send(3, 1, None, &[]).unwrap(), 1);
-    assert_eq!(host.sender.last_sequence(), 1);
     host.sender.flush().unwrap();
     for sequence in [77, 0, 1] {
         assert_eq!(expect_frame(&mut *guest.receiver).0.sequence, sequence);
@@ -225,8 +223,7 @@ pub fn back_pressure_then_room(factory: &dyn Factory) {
         let sent = fill(&*guest.sender);
         assert!(sent > 0);
         total += sent;
-        // Refused frames got no number.
-        assert_eq!(guest.sender.last_sequence(), total);
+        // The next number shows that refused frames got none.
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 guest.sender.wait_for_room(MAX_PAYLOAD).unwrap();

@@ -545,12 +545,6 @@ impl Link {
         .unwrap_or(Err(Status::OUT_OF_MEMORY))
     }
 
-    /// Position of the call sent last.
-    #[must_use]
-    pub fn last_sequence(&self) -> u64 {
-        self.outgoing.lock().sequence
-    }
-
     /// Without a lock: at least the position of every call that returned before this one, in
     /// whatever thread, except for launches of threads that say who they are.
     pub(crate) fn sent(&self) -> u64 {

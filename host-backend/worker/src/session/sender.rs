@@ -399,10 +399,6 @@ impl Sender for DurableSender {
     fn take_file(&self, number: u64) -> Result<Option<OwnedFd>, Error> {
         self.connection().take_file(number)
     }
-
-    fn last_sequence(&self) -> u64 {
-        0
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use paragpu_communicator::{Connection, Wait};
@@ -48,6 +48,8 @@ pub struct Guest {
     pub statistics: Arc<Statistics>,
     /// Frames received while another was awaited.
     pub aside: VecDeque<Received>,
+    /// Position of the last call.
+    pub last: AtomicU64,
     session: JoinHandle<SessionEnd>,
     next_slot: u16,
 }
@@ -180,6 +182,7 @@ impl Guest {
                 begin(&mut session);
                 session.serve(host.receiver)
             }),
+            last: AtomicU64::new(0),
             next_slot: 0,
         }
     }
@@ -188,7 +191,9 @@ impl Guest {
     pub fn send<'a, C: WireCall<'a>>(&self, slot: u16, call: &C) -> u64 {
         let mut head = Vec::new();
         let tail = call.encode(&mut head);
-        self.raw(C::INFO.number, slot, None, &[&head, tail])
+        let sequence = self.raw(C::INFO.number, slot, None, &[&head, tail]);
+        self.last.store(sequence, Ordering::Relaxed);
+        sequence
     }
 
     /// Sends a frame.

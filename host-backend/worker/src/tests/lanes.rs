@@ -1,5 +1,7 @@
 //! Launches that lanes submit.
 
+use std::sync::atomic::Ordering;
+
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::handle::{DeviceAddress, EventHandle, FunctionHandle, StreamHandle};
 use paragpu_protocol::layout::{CHUNK, THREADS_WORD, launch_word};
@@ -74,7 +76,7 @@ impl Wide {
 
     /// Position of the last call.
     fn last(&self) -> u64 {
-        self.guest.connection.sender.last_sequence()
+        self.guest.last.load(Ordering::Relaxed)
     }
 
     fn read(&mut self, size: u64) -> Vec<u8> {
