@@ -19,14 +19,14 @@ pub(crate) struct Access {
 
 impl Access {
     pub(crate) fn new(
-        memory: Arc<DeviceMemory>,
-        shadows: Arc<Shadows>,
-        window: Arc<PinnedWindow>,
+        memory: &Arc<DeviceMemory>,
+        shadows: &Arc<Shadows>,
+        window: &Arc<PinnedWindow>,
     ) -> Self {
         Self {
-            memory,
-            shadows,
-            window,
+            memory: Arc::clone(memory),
+            shadows: Arc::clone(shadows),
+            window: Arc::clone(window),
         }
     }
 

@@ -20,9 +20,9 @@ pub struct Device {
 }
 
 impl Device {
-    pub(crate) fn new(link: Arc<Link>, ordinal: u32) -> Self {
+    pub(crate) fn new(link: &Arc<Link>, ordinal: u32) -> Self {
         Self {
-            link,
+            link: Arc::clone(link),
             ordinal,
             snapshot: OnceLock::new(),
             topology: OnceLock::new(),

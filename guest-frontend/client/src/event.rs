@@ -28,16 +28,16 @@ pub struct Events {
 
 impl Events {
     pub(crate) fn new(
-        link: Arc<Link>,
-        handles: Arc<Handles>,
-        shadows: Arc<Shadows>,
-        streams: Arc<Streams>,
+        link: &Arc<Link>,
+        handles: &Arc<Handles>,
+        shadows: &Arc<Shadows>,
+        streams: &Arc<Streams>,
     ) -> Self {
         Self {
-            link,
-            handles,
-            shadows,
-            streams,
+            link: Arc::clone(link),
+            handles: Arc::clone(handles),
+            shadows: Arc::clone(shadows),
+            streams: Arc::clone(streams),
         }
     }
 

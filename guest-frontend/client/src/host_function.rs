@@ -119,12 +119,12 @@ const POLLS_PER_RECEIVE: u32 = 64;
 const NAP: (u32, Duration, Duration) = (64, Duration::from_micros(20), Duration::from_micros(500));
 
 impl HostFunctions {
-    pub(crate) fn new(link: Arc<Link>, streams: Arc<Streams>, shadows: Arc<Shadows>) -> Self {
+    pub(crate) fn new(link: &Arc<Link>, streams: &Arc<Streams>, shadows: &Arc<Shadows>) -> Self {
         Self {
             shared: Arc::new(Shared {
-                link: Arc::clone(&link),
-                streams: Arc::clone(&streams),
-                shadows,
+                link: Arc::clone(link),
+                streams: Arc::clone(streams),
+                shadows: Arc::clone(shadows),
                 functions: Mutex::default(),
                 kept: Mutex::new(HashMap::new()),
                 words: Mutex::default(),
@@ -138,8 +138,8 @@ impl HostFunctions {
                 inbox: Inbox::default(),
                 next: AtomicU64::new(1),
             }),
-            link,
-            streams,
+            link: Arc::clone(link),
+            streams: Arc::clone(streams),
             reads: Mutex::default(),
         }
     }

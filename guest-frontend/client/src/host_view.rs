@@ -49,14 +49,14 @@ struct View {
 
 impl HostViews {
     pub(crate) fn new(
-        streams: Arc<Streams>,
-        shadows: Arc<Shadows>,
-        arena: Arc<Reservation>,
+        streams: &Arc<Streams>,
+        shadows: &Arc<Shadows>,
+        arena: &Arc<Reservation>,
     ) -> Self {
         Self {
-            streams,
-            shadows,
-            arena,
+            streams: Arc::clone(streams),
+            shadows: Arc::clone(shadows),
+            arena: Arc::clone(arena),
             views: RwLock::default(),
         }
     }

@@ -29,16 +29,16 @@ pub struct Launches {
 
 impl Launches {
     pub(crate) fn new(
-        device: Arc<Device>,
-        modules: Arc<Modules>,
-        shadows: Arc<Shadows>,
-        streams: Arc<Streams>,
+        device: &Arc<Device>,
+        modules: &Arc<Modules>,
+        shadows: &Arc<Shadows>,
+        streams: &Arc<Streams>,
     ) -> Self {
         Self {
-            device,
-            modules,
-            shadows,
-            streams,
+            device: Arc::clone(device),
+            modules: Arc::clone(modules),
+            shadows: Arc::clone(shadows),
+            streams: Arc::clone(streams),
         }
     }
 

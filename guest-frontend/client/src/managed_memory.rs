@@ -57,20 +57,20 @@ pub struct ManagedMemory {
 
 impl ManagedMemory {
     pub(crate) fn new(
-        link: Arc<Link>,
-        streams: Arc<Streams>,
-        memory: Arc<DeviceMemory>,
-        copies: Arc<Copies>,
-        ranges: Arc<ManagedRanges>,
-        arena: Arc<Reservation>,
+        link: &Arc<Link>,
+        streams: &Arc<Streams>,
+        memory: &Arc<DeviceMemory>,
+        copies: &Arc<Copies>,
+        ranges: &Arc<ManagedRanges>,
+        arena: &Arc<Reservation>,
     ) -> Self {
         Self {
-            link,
-            streams,
-            memory,
-            copies,
-            ranges,
-            arena,
+            link: Arc::clone(link),
+            streams: Arc::clone(streams),
+            memory: Arc::clone(memory),
+            copies: Arc::clone(copies),
+            ranges: Arc::clone(ranges),
+            arena: Arc::clone(arena),
             own_stream: Mutex::default(),
             homes: Homes::default(),
         }

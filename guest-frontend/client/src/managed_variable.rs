@@ -41,10 +41,10 @@ struct State {
 }
 
 impl ManagedVariables {
-    pub(crate) fn new(shadows: Arc<Shadows>, arena: Arc<Reservation>) -> Self {
+    pub(crate) fn new(shadows: &Arc<Shadows>, arena: &Arc<Reservation>) -> Self {
         Self {
-            shadows,
-            arena,
+            shadows: Arc::clone(shadows),
+            arena: Arc::clone(arena),
             state: Mutex::default(),
         }
     }

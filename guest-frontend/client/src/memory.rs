@@ -89,21 +89,21 @@ enum Effort {
 impl DeviceMemory {
     /// The memory of the device whose arena begins at `arena` and has these `holes`.
     pub(crate) fn new(
-        link: Arc<Link>,
-        streams: Arc<Streams>,
+        link: &Arc<Link>,
+        streams: &Arc<Streams>,
         arena: u64,
         holes: &[Range<u64>],
     ) -> Self {
         Self {
-            streams,
+            streams: Arc::clone(streams),
             arena: RwLock::new(Arena::new(arena, holes)),
             growing: Mutex::new(()),
             globals: RwLock::new(BTreeMap::new()),
             maps: RwLock::default(),
-            peers: PeerAccess::new(Arc::clone(&link)),
+            peers: PeerAccess::new(Arc::clone(link)),
             reached: RwLock::default(),
             peer_words: Mutex::default(),
-            link,
+            link: Arc::clone(link),
         }
     }
 

@@ -76,17 +76,17 @@ pub struct Modules {
 
 impl Modules {
     pub(crate) fn new(
-        link: Arc<Link>,
-        handles: Arc<Handles>,
-        device: Arc<Device>,
-        memory: Arc<DeviceMemory>,
+        link: &Arc<Link>,
+        handles: &Arc<Handles>,
+        device: &Arc<Device>,
+        memory: &Arc<DeviceMemory>,
         managed: ManagedVariables,
     ) -> Self {
         Self {
-            link,
-            handles,
-            device,
-            memory,
+            link: Arc::clone(link),
+            handles: Arc::clone(handles),
+            device: Arc::clone(device),
+            memory: Arc::clone(memory),
             managed,
         }
     }

@@ -164,92 +164,39 @@ impl Session {
         let handles = Arc::new(Handles::new());
         let progress = Arc::new(Progress::default());
         let window = Arc::new(PinnedWindow::new(window, &regions));
-        let device = Arc::new(Device::new(Arc::clone(&link), ordinal));
-        let shadows = Arc::new(Shadows::new(
-            Arc::clone(&link),
-            Arc::clone(&progress),
-            Arc::clone(&window),
-        ));
-        let streams = Arc::new(Streams::new(
-            Arc::clone(&link),
-            Arc::clone(&handles),
-            Arc::clone(&shadows),
-            progress,
-            Arc::clone(&window),
+        let device = Arc::new(Device::new(&link, ordinal));
+        let shadows = Arc::new(Shadows::new(&link, &progress, &window));
+        let streams = Streams::new(
+            &link,
+            &handles,
+            &shadows,
+            &progress,
+            &window,
             welcome.session,
-        ));
-        let own = Arc::downgrade(&streams);
-        shadows.managed().used_by(own);
-        let memory = Arc::new(DeviceMemory::new(
-            Arc::clone(&link),
-            Arc::clone(&streams),
-            regions.arena,
-            arena.holes(),
-        ));
-        let access = Arc::new(Access::new(
-            Arc::clone(&memory),
-            Arc::clone(&shadows),
-            Arc::clone(&window),
-        ));
-        let host = Arc::new(HostMemory::new(
-            Arc::clone(&link),
-            Arc::clone(&streams),
-            Arc::clone(&shadows),
-            window,
-            &regions,
-        ));
-        let host_functions = Arc::new(HostFunctions::new(
-            Arc::clone(&link),
-            Arc::clone(&streams),
-            Arc::clone(&shadows),
-        ));
-        let modules = Arc::new(Modules::new(
-            Arc::clone(&link),
-            Arc::clone(&handles),
-            Arc::clone(&device),
-            Arc::clone(&memory),
-            ManagedVariables::new(Arc::clone(&shadows), Arc::clone(&arena)),
-        ));
-        let launches = Arc::new(Launches::new(
-            Arc::clone(&device),
-            Arc::clone(&modules),
-            Arc::clone(&shadows),
-            Arc::clone(&streams),
-        ));
-        let copies = Arc::new(Copies::new(
-            Arc::clone(&link),
-            ordinal,
-            Arc::clone(&streams),
-            Arc::clone(&access),
-            Arc::clone(&host_functions),
-            pinner,
-        ));
+        );
+        let streams = Arc::new(streams);
+        let work = Arc::downgrade(&streams);
+        shadows.managed().used_by(work);
+        let memory = DeviceMemory::new(&link, &streams, regions.arena, arena.holes());
+        let memory = Arc::new(memory);
+        let access = Arc::new(Access::new(&memory, &shadows, &window));
+        let host = HostMemory::new(&link, &streams, &shadows, &window, &regions);
+        let host = Arc::new(host);
+        let host_functions = Arc::new(HostFunctions::new(&link, &streams, &shadows));
+        let managed = ManagedVariables::new(&shadows, &arena);
+        let modules = Arc::new(Modules::new(&link, &handles, &device, &memory, managed));
+        let launches = Arc::new(Launches::new(&device, &modules, &shadows, &streams));
+        let copies = Copies::new(&link, ordinal, &streams, &access, &host_functions, pinner);
+        let copies = Arc::new(copies);
+        let views = HostViews::new(&streams, &shadows, &arena);
+        let ranges = shadows.managed();
+        let managed_memory = ManagedMemory::new(&link, &streams, &memory, &copies, ranges, &arena);
         Self {
-            events: Events::new(
-                Arc::clone(&link),
-                Arc::clone(&handles),
-                Arc::clone(&shadows),
-                Arc::clone(&streams),
-            ),
-            virtual_memory: VirtualMemory::new(
-                Arc::clone(&link),
-                Arc::clone(&memory),
-                HostViews::new(
-                    Arc::clone(&streams),
-                    Arc::clone(&shadows),
-                    Arc::clone(&arena),
-                ),
-            ),
-            managed_memory: ManagedMemory::new(
-                Arc::clone(&link),
-                Arc::clone(&streams),
-                Arc::clone(&memory),
-                Arc::clone(&copies),
-                Arc::clone(shadows.managed()),
-                Arc::clone(&arena),
-            ),
+            events: Events::new(&link, &handles, &shadows, &streams),
+            virtual_memory: VirtualMemory::new(&link, &memory, views),
+            managed_memory,
             copies,
-            textures: Textures::new(Arc::clone(&link), Arc::clone(&handles), Arc::clone(&device)),
+            textures: Textures::new(&link, &handles, &device),
             graphs: Graphs::new(
                 ordinal,
                 Parts {

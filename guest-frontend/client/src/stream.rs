@@ -98,27 +98,27 @@ impl Drop for Kept<'_> {
 
 impl Streams {
     pub(crate) fn new(
-        link: Arc<Link>,
-        handles: Arc<Handles>,
-        shadows: Arc<Shadows>,
-        progress: Arc<Progress>,
-        window: Arc<PinnedWindow>,
+        link: &Arc<Link>,
+        handles: &Arc<Handles>,
+        shadows: &Arc<Shadows>,
+        progress: &Arc<Progress>,
+        window: &Arc<PinnedWindow>,
         session: u64,
     ) -> Self {
         let legacy = Arc::new(Stream::new_legacy());
         Self {
-            copies: CopyOrder::new(Arc::clone(&link), Arc::clone(&handles)),
-            link,
-            handles,
-            shadows,
+            copies: CopyOrder::new(Arc::clone(link), Arc::clone(handles)),
+            link: Arc::clone(link),
+            handles: Arc::clone(handles),
+            shadows: Arc::clone(shadows),
             session,
             running: CachePadded::default(),
-            progress,
+            progress: Arc::clone(progress),
             unordered: Progress::default(),
             orphans: Progress::default(),
             live: Mutex::new(Live::with(&legacy)),
             junction: Junction::default(),
-            window,
+            window: Arc::clone(window),
             retired: Retired::default(),
             alarms: Mutex::default(),
             legacy,

@@ -61,11 +61,11 @@ const DEFINED_FLAGS: u32 = 0x1ff;
 const MAX_MAPS: usize = 4096;
 
 impl Textures {
-    pub(crate) fn new(link: Arc<Link>, handles: Arc<Handles>, device: Arc<Device>) -> Self {
+    pub(crate) fn new(link: &Arc<Link>, handles: &Arc<Handles>, device: &Arc<Device>) -> Self {
         Self {
-            link,
-            handles,
-            device,
+            link: Arc::clone(link),
+            handles: Arc::clone(handles),
+            device: Arc::clone(device),
             maps: Mutex::default(),
         }
     }

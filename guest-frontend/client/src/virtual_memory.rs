@@ -47,11 +47,11 @@ pub struct VirtualMemory {
 }
 
 impl VirtualMemory {
-    pub(crate) fn new(link: Arc<Link>, memory: Arc<DeviceMemory>, views: HostViews) -> Self {
+    pub(crate) fn new(link: &Arc<Link>, memory: &Arc<DeviceMemory>, views: HostViews) -> Self {
         Self {
-            shared: SharedMemory::new(Arc::clone(&link), Arc::clone(&memory)),
-            link,
-            memory,
+            shared: SharedMemory::new(Arc::clone(link), Arc::clone(memory)),
+            link: Arc::clone(link),
+            memory: Arc::clone(memory),
             views,
             peers: Mutex::default(),
             space: Mutex::default(),

@@ -62,19 +62,19 @@ pub struct Copies {
 
 impl Copies {
     pub(crate) fn new(
-        link: Arc<Link>,
+        link: &Arc<Link>,
         ordinal: u32,
-        streams: Arc<Streams>,
-        access: Arc<Access>,
-        host_functions: Arc<HostFunctions>,
+        streams: &Arc<Streams>,
+        access: &Arc<Access>,
+        host_functions: &Arc<HostFunctions>,
         pinner: Option<Arc<dyn Pinner>>,
     ) -> Self {
         Self {
-            link,
+            link: Arc::clone(link),
             ordinal,
-            streams,
-            access,
-            host_functions,
+            streams: Arc::clone(streams),
+            access: Arc::clone(access),
+            host_functions: Arc::clone(host_functions),
             direct: pinner.map(Direct::new),
         }
     }

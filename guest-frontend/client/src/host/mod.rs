@@ -139,20 +139,20 @@ impl Drop for ShadowPlace {
 
 impl HostMemory {
     pub(crate) fn new(
-        link: Arc<Link>,
-        streams: Arc<Streams>,
-        shadows: Arc<Shadows>,
-        window: Arc<PinnedWindow>,
+        link: &Arc<Link>,
+        streams: &Arc<Streams>,
+        shadows: &Arc<Shadows>,
+        window: &Arc<PinnedWindow>,
         regions: &Regions,
     ) -> Self {
-        let free = free_in(&window);
+        let free = free_in(window);
         let mut shadow_space = Ranges::new(0);
         shadow_space.give(regions.shadow, DEVICE_STRIDE);
         Self {
-            link,
-            streams,
-            shadows,
-            window,
+            link: Arc::clone(link),
+            streams: Arc::clone(streams),
+            shadows: Arc::clone(shadows),
+            window: Arc::clone(window),
             free: Mutex::new(Some(free)),
             contents: Mutex::default(),
             shadow_space: Arc::new(Mutex::new(shadow_space)),

@@ -81,11 +81,15 @@ pub(crate) struct Shadows {
 }
 
 impl Shadows {
-    pub(crate) fn new(link: Arc<Link>, progress: Arc<Progress>, window: Arc<PinnedWindow>) -> Self {
+    pub(crate) fn new(
+        link: &Arc<Link>,
+        progress: &Arc<Progress>,
+        window: &Arc<PinnedWindow>,
+    ) -> Self {
         Self {
-            link,
-            progress,
-            window,
+            link: Arc::clone(link),
+            progress: Arc::clone(progress),
+            window: Arc::clone(window),
             files: SharedFiles::default(),
             managed: ManagedRanges::of_process(),
             regions: RwLock::default(),
