@@ -240,11 +240,6 @@ impl HostMemory {
         Ok(gpu.host_unregister(base + offset)?)
     }
 
-    /// Pinned ranges of the window: offset and size.
-    pub(crate) fn pins(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.pins.iter().map(|(offset, size)| (*offset, *size))
-    }
-
     // Shadows.
 
     /// Creates a shadow at the guest's request.

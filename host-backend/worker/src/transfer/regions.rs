@@ -35,8 +35,6 @@ pub(crate) enum MemoryKind {
     Shadow,
     /// The agreed state of a shadow.
     Agreed,
-    /// Pinned memory of the window.
-    Window,
 }
 
 /// A piece of a session's memory, of at most [`CHUNK`] bytes.
@@ -54,7 +52,7 @@ pub(crate) struct Chunk {
 paragpu_protocol::record! {
     /// A chunk with its bytes, on the wire; a record contains several.
     Part<'a> {
-        /// 1 linear, 2 array, 3 shadow, 4 agreed copy of a shadow, 5 window, 6 variable.
+        /// 1 linear, 2 array, 3 shadow, 4 agreed copy of a shadow, 6 variable.
         place: u8,
         /// The level, for an array.
         level: u32,
@@ -99,7 +97,6 @@ fn kind(number: u8, level: u32) -> Result<MemoryKind, StateError> {
         2 => MemoryKind::Array { level },
         3 => MemoryKind::Shadow,
         4 => MemoryKind::Agreed,
-        5 => MemoryKind::Window,
         6 => MemoryKind::Variable,
         _ => return Err(StateError::Order("contents of an unknown kind of memory")),
     })
@@ -144,7 +141,6 @@ impl Chunk {
             MemoryKind::Variable => ObjectKind::Module,
             MemoryKind::Array { .. } => ObjectKind::Array,
             MemoryKind::Shadow | MemoryKind::Agreed => ObjectKind::Shadow,
-            MemoryKind::Window => ObjectKind::HostMemory,
         };
         (kind, self.name)
     }
@@ -155,7 +151,6 @@ impl Chunk {
             MemoryKind::Array { level } => (2, level),
             MemoryKind::Shadow => (3, 0),
             MemoryKind::Agreed => (4, 0),
-            MemoryKind::Window => (5, 0),
             MemoryKind::Variable => (6, 0),
         }
     }
@@ -348,9 +343,8 @@ impl Session {
         address.map_or(name, |address| (ObjectKind::Shadow, address))
     }
 
-    /// All chunks of the session's memory, in order, with those of the window if
-    /// `window`.
-    pub(crate) fn chunks(&mut self, window: bool) -> Result<Vec<Chunk>, StateError> {
+    /// All chunks of the session's memory but the window's, in order.
+    pub(crate) fn chunks(&mut self) -> Result<Vec<Chunk>, StateError> {
         let mut chunks = Vec::new();
         for name in self.objects.live.names(ObjectKind::Memory) {
             if let Some(recorded) = self.objects.live.created((ObjectKind::Memory, name)) {
@@ -410,11 +404,6 @@ impl Session {
             cut(MemoryKind::Shadow, address, size, &mut chunks);
             cut(MemoryKind::Agreed, address, size, &mut chunks);
         }
-        if window {
-            for (offset, size) in self.host.pins() {
-                cut(MemoryKind::Window, offset, size, &mut chunks);
-            }
-        }
         Ok(chunks)
     }
 
@@ -446,13 +435,9 @@ impl Session {
                 (end, extent)
             }
             _ => {
-                let base = match (chunk.kind, self.host.window()) {
-                    (MemoryKind::Window, Some(window)) => window.address(),
-                    _ => 0,
-                };
-                let address = base
-                    .checked_add(chunk.name)
-                    .and_then(|start| start.checked_add(chunk.offset))
+                let address = chunk
+                    .name
+                    .checked_add(chunk.offset)
                     .ok_or(StateError::Order("contents past the end of memory"))?;
                 let end = CopyEnd::Linear {
                     address,

@@ -54,7 +54,7 @@ fn fill(session: &mut Session, address: u64, value: u32) {
 
 /// The hash of a whole mapping.
 fn hash(session: &mut Session, address: u64) -> Vec<[u8; 32]> {
-    let mut chunks = session.chunks(false).unwrap();
+    let mut chunks = session.chunks().unwrap();
     chunks.retain(|chunk| chunk.owner() == (ObjectKind::Memory, address));
     let mut mover = super::mover::Mover::new(session).unwrap();
     let hashes = mover.hash_all(session, &chunks).unwrap();
@@ -154,7 +154,7 @@ fn only_new_mappings_are_handed_over_again() {
     settle(&mut session);
     map(&mut session, 0);
     assert_eq!(round(&mut shared, &mut session, &[0]), [first]);
-    let chunks = session.chunks(false).unwrap();
+    let chunks = session.chunks().unwrap();
     let replaced: Vec<bool> = chunks.iter().map(|chunk| shared.replaced(chunk)).collect();
     assert_eq!(replaced, [true, true, false, false]);
     let is_sent = |chunk| shared.delivery_of(chunk) == Delivery::Sent;

@@ -217,7 +217,7 @@ impl Source {
 
     /// All chunks of the session that are delivered this way.
     fn chunks(&self, session: &mut Session, delivery: Delivery) -> Result<Vec<Chunk>, StateError> {
-        let mut chunks = session.chunks(false)?;
+        let mut chunks = session.chunks()?;
         chunks.retain(|chunk| self.shared.delivery_of(chunk) == delivery);
         Ok(chunks)
     }

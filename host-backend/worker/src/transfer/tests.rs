@@ -128,7 +128,7 @@ fn live(session: &Session) -> Vec<(Name, bool, Recorded)> {
 }
 
 pub(super) fn contents(session: &mut Session) -> Vec<(super::regions::Chunk, blake3::Hash)> {
-    let chunks = session.chunks(false).unwrap();
+    let chunks = session.chunks().unwrap();
     let mut mover = super::mover::Mover::new(session).unwrap();
     let mut all = Vec::new();
     mover
@@ -525,7 +525,7 @@ proptest! {
             source.session.gpu.watch_writes(true).unwrap();
         }
         let mut copy = Copy::new(&mut source.session);
-        let chunks = source.session.chunks(false).unwrap();
+        let chunks = source.session.chunks().unwrap();
         let sent = owners(&source.session);
         let mut precopy = PreCopy::new(&mut source.session, sent, chunks, watched).unwrap();
         copy_before(&mut source, &mut precopy, &mut copy, &meanwhile);
@@ -534,14 +534,14 @@ proptest! {
             let sent = owners(&source.session);
             copy.follow(&mut source.session);
             steps.iter().for_each(|step| source.step(step));
-            let chunks = source.session.chunks(false).unwrap();
+            let chunks = source.session.chunks().unwrap();
             precopy.renew(&source.session, sent, chunks);
             copy_before(&mut source, &mut precopy, &mut copy, &[]);
         }
         after.iter().for_each(|step| source.step(step));
         settle(&mut source.session);
         copy.follow(&mut source.session);
-        let chunks = source.session.chunks(false).unwrap();
+        let chunks = source.session.chunks().unwrap();
         let rest = precopy.rest(&mut source.session, &chunks).unwrap();
         let all = [(&rest.send, true), (&rest.compare, true), (&rest.fresh, false)];
         for (chunks, zeros) in all {
@@ -734,7 +734,7 @@ fn copied_ahead(percent: u64) -> f64 {
         settle(session);
     };
     rewrite(&mut session);
-    let (sent, chunks) = (owners(&session), session.chunks(false).unwrap());
+    let (sent, chunks) = (owners(&session), session.chunks().unwrap());
     let mut precopy = PreCopy::new(&mut session, sent, chunks, false).unwrap();
     loop {
         precopy.read(&mut session).unwrap();

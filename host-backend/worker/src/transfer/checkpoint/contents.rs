@@ -321,7 +321,7 @@ impl Session {
 
     /// All chunks, without those that the device finds to be zero.
     fn parts_to_write(&mut self, hasher: Option<Hasher>) -> Result<Vec<Part>, StateError> {
-        let chunks = self.chunks(false)?;
+        let chunks = self.chunks()?;
         let chunks: Vec<Chunk> = chunks.iter().flat_map(|chunk| chunk.cut(FULL)).collect();
         let mut mover = Mover::new(self)?;
         let hasher = hasher.unwrap_or_else(|| Hasher::best(&mut self.gpu, mover.staging()));

@@ -116,7 +116,7 @@ impl Source {
         if cfg!(debug_assertions) {
             // Verifies dirty tracking. Handed-over memory is the same memory on both
             // sides.
-            let chunks = session.chunks(false)?;
+            let chunks = session.chunks()?;
             let different = self.different(session, precopy, &chunks)?;
             if !different.is_empty() {
                 return Err(StateError::Impossible(format!(

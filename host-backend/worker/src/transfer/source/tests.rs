@@ -339,7 +339,7 @@ fn a_session_stays_if_the_destination_has_an_endless_address() {
 
 /// The bytes to copy to a destination that has the objects of `sent`.
 fn bytes_to_copy(session: &mut Session, sent: Owners) -> u64 {
-    let chunks = session.chunks(false).unwrap();
+    let chunks = session.chunks().unwrap();
     let precopy = PreCopy::new(session, sent, chunks, false).unwrap();
     precopy.mover.keep(session);
     precopy.all
