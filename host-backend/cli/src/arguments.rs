@@ -55,7 +55,7 @@ pub struct Run {
 }
 
 /// `paragpu top`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Copy, Args)]
 pub struct Top {
     /// Show hosts and leases of the Slurm pool instead of this host's sessions.
     /// Under Kubernetes use kubectl, see docs/kubernetes.md.
@@ -248,42 +248,14 @@ pub enum Command {
     /// The program pauses meanwhile. Checkpoints are atomic. A checkpoint contains
     /// the program's data and the session's secret token, and only its owner can
     /// read it. Interrupting this command (Ctrl-C) does not cancel the checkpoint.
-    Checkpoint {
-        /// The session's number in `paragpu list`.
-        #[arg(add = Candidates::new(completions::sessions))]
-        session: u64,
-        /// Directory, created if missing. An earlier checkpoint is replaced.
-        directory: PathBuf,
-        /// End the session afterwards. Its program waits for `paragpu restore`
-        /// for at most 10 minutes.
-        #[arg(long, conflicts_with = "every")]
-        end: bool,
-        /// Repeat at this interval, such as 30s, 10m, 2h or 1d, until the session ends
-        /// or moves. A failed checkpoint leaves the last good one, and `paragpu
-        /// list` reports it. `off` ends the schedule.
-        #[arg(long, value_name = "TIME", value_parser = interval)]
-        every: Option<u64>,
-        /// Output format.
-        #[arg(short, long, default_value = "text")]
-        output: Output,
-    },
+    Checkpoint(Checkpoint),
     /// Restores the session of a checkpoint, or copies of it.
     ///
     /// Its program continues if it still waits for the session and has executed
     /// nothing since the checkpoint; see `paragpu checkpoint --end`. With
     /// `--copies` several clones of the program, such as VMs that were started
     /// from one snapshot, continue with a session each.
-    Restore {
-        /// Directory of `paragpu checkpoint`.
-        directory: PathBuf,
-        /// Restore this many copies, each for another clone of the program. They
-        /// wait for at most 10 minutes.
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-        copies: Option<u32>,
-        /// Output format.
-        #[arg(short, long, default_value = "text")]
-        output: Output,
-    },
+    Restore(Restore),
     /// Manages GPU leases that Slurm places; see docs/pool.md.
     Pool {
         /// Action.
@@ -327,18 +299,7 @@ pub enum Command {
     /// Without --live or --config, changes both the running domain and its
     /// configuration. A running guest is requested to release the device; its
     /// programs get a CUDA error, and the VM's device process ends.
-    Detach {
-        /// The domain's name, UUID or number.
-        domain: String,
-        #[command(flatten)]
-        scope: Scope,
-        /// Wait at most this long for a running guest to release the device.
-        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-        timeout: u64,
-        /// Output format.
-        #[arg(short, long, default_value = "text")]
-        output: Output,
-    },
+    Detach(Detach),
     /// Prepares a running libvirt domain for migration to another host.
     ///
     /// Moves its virtual GPUs to the other host's daemon, which its programs then
@@ -350,41 +311,14 @@ pub enum Command {
     #[command(after_help = "Example, on gpu1:\n  \
         paragpu depart web --to tcp://gpu2.example:7475\n  \
         virsh migrate --live web qemu+ssh://gpu2.example/system")]
-    Depart {
-        /// The domain's name, UUID or number.
-        domain: String,
-        /// The other host's migration.listen: `tcp://HOST:PORT`.
-        #[arg(long, value_name = "URL")]
-        to: String,
-        /// libvirt's connection URI, as for virsh -c [default: libvirt's default].
-        #[arg(short, long, value_name = "URI")]
-        connect: Option<String>,
-        /// Wait at most this long for the guest to release the device.
-        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-        timeout: u64,
-        /// Output format.
-        #[arg(short, long, default_value = "text")]
-        output: Output,
-    },
+    Depart(Depart),
     /// Completes the migration of a libvirt domain to this host.
     ///
     /// Waits until the domain runs, plugs the device in, and moves its programs'
     /// connections to it. libvirt's hook runs this for domains that left their
     /// host by `paragpu depart`. Run it yourself if that failed, or on the first
     /// host if the domain stayed there.
-    Arrive {
-        /// The domain's name, UUID or number.
-        domain: String,
-        /// libvirt's connection URI, as for virsh -c [default: libvirt's default].
-        #[arg(short, long, value_name = "URI")]
-        connect: Option<String>,
-        /// Wait at most this long for the domain to run.
-        #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-        timeout: u64,
-        /// Output format.
-        #[arg(short, long, default_value = "text")]
-        output: Output,
-    },
+    Arrive(Arrive),
     /// Run by libvirt's hook; reads the domain's XML from standard input.
     #[command(hide = true)]
     LibvirtHook {
@@ -457,6 +391,92 @@ pub struct Migrate {
     /// GPU to GPU.
     #[arg(long)]
     pub copy: bool,
+    /// Output format.
+    #[arg(short, long, default_value = "text")]
+    pub output: Output,
+}
+
+/// The session to checkpoint, and where.
+#[derive(Debug, Args)]
+pub struct Checkpoint {
+    /// The session's number in `paragpu list`.
+    #[arg(add = Candidates::new(completions::sessions))]
+    pub session: u64,
+    /// Directory, created if missing. An earlier checkpoint is replaced.
+    pub directory: PathBuf,
+    /// End the session afterwards. Its program waits for `paragpu restore`
+    /// for at most 10 minutes.
+    #[arg(long, conflicts_with = "every")]
+    pub end: bool,
+    /// Repeat at this interval, such as 30s, 10m, 2h or 1d, until the session ends
+    /// or moves. A failed checkpoint leaves the last good one, and `paragpu
+    /// list` reports it. `off` ends the schedule.
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    pub every: Option<u64>,
+    /// Output format.
+    #[arg(short, long, default_value = "text")]
+    pub output: Output,
+}
+
+/// The checkpoint to restore.
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// Directory of `paragpu checkpoint`.
+    pub directory: PathBuf,
+    /// Restore this many copies, each for another clone of the program. They
+    /// wait for at most 10 minutes.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub copies: Option<u32>,
+    /// Output format.
+    #[arg(short, long, default_value = "text")]
+    pub output: Output,
+}
+
+/// The domain to detach.
+#[derive(Debug, Args)]
+pub struct Detach {
+    /// The domain's name, UUID or number.
+    pub domain: String,
+    #[command(flatten)]
+    pub scope: Scope,
+    /// Wait at most this long for a running guest to release the device.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub timeout: u64,
+    /// Output format.
+    #[arg(short, long, default_value = "text")]
+    pub output: Output,
+}
+
+/// The domain that will migrate.
+#[derive(Debug, Args)]
+pub struct Depart {
+    /// The domain's name, UUID or number.
+    pub domain: String,
+    /// The other host's migration.listen: `tcp://HOST:PORT`.
+    #[arg(long, value_name = "URL")]
+    pub to: String,
+    /// libvirt's connection URI, as for virsh -c [default: libvirt's default].
+    #[arg(short, long, value_name = "URI")]
+    pub connect: Option<String>,
+    /// Wait at most this long for the guest to release the device.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub timeout: u64,
+    /// Output format.
+    #[arg(short, long, default_value = "text")]
+    pub output: Output,
+}
+
+/// The domain that migrated.
+#[derive(Debug, Args)]
+pub struct Arrive {
+    /// The domain's name, UUID or number.
+    pub domain: String,
+    /// libvirt's connection URI, as for virsh -c [default: libvirt's default].
+    #[arg(short, long, value_name = "URI")]
+    pub connect: Option<String>,
+    /// Wait at most this long for the domain to run.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub timeout: u64,
     /// Output format.
     #[arg(short, long, default_value = "text")]
     pub output: Output,

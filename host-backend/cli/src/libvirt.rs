@@ -11,7 +11,7 @@ use paragpu_libvirt::{
 };
 use serde::Serialize;
 
-use crate::arguments::{Output, Scope};
+use crate::arguments::{self, Output, Scope};
 use crate::error::{Error, print, print_json};
 
 /// The changes of a command, for JSON output.
@@ -54,15 +54,15 @@ pub fn attach(
 }
 
 /// `paragpu detach`.
-pub fn detach(domain: &str, scope: &Scope, seconds: u64, output: Output) -> Result<(), Error> {
-    let connection = Connection::open(scope.connect.as_deref())?;
+pub fn detach(options: &arguments::Detach) -> Result<(), Error> {
+    let connection = Connection::open(options.scope.connect.as_deref())?;
     let wanted = Detach {
-        domain,
-        asked: scope.asked(),
-        patience: Duration::from_secs(seconds),
+        domain: &options.domain,
+        asked: options.scope.asked(),
+        patience: Duration::from_secs(options.timeout),
     };
-    let change = release_device(&Host::this(), &connection, wanted, output)?;
-    tell(&change, output, "detached from")
+    let change = release_device(&Host::this(), &connection, wanted, options.output)?;
+    tell(&change, options.output, "detached from")
 }
 
 /// Detaches, and shows that it waits for the guest.

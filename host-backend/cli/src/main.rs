@@ -26,7 +26,7 @@ use clap_complete::CompleteEnv;
 use paragpu_control::admin::Response;
 use paragpu_control::terminal::plain;
 
-use crate::arguments::{Arguments, Attach, Command, Output, Run, Top};
+use crate::arguments::{Arguments, Attach, Command, Output, Run};
 use crate::error::Error;
 
 fn main() -> ExitCode {
@@ -107,54 +107,20 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             return doctor::run(*side, *pool, arguments.control.as_deref(), *output);
         }
         Command::List { job, output } => sessions::list(&arguments.connect()?, *job, *output)?,
-        Command::Top(options) => show_activity(arguments, options)?,
+        Command::Top(options) if options.pool => top::pool(options)?,
+        Command::Top(options) => top::top(&arguments.connect()?, options)?,
         Command::End { session, output } => {
             sessions::end(&arguments.connect()?, *session, *output)?;
         }
         Command::Share(share) => sessions::share(&arguments.connect()?, share)?,
         Command::Migrate(migrate) => return moving::migrate(&arguments.connect()?, migrate),
         Command::Certificate(order) => certificate::make(order)?,
-        Command::Checkpoint {
-            session,
-            directory,
-            end,
-            every,
-            output,
-        } => moving::checkpoint(
-            &arguments.connect()?,
-            *session,
-            directory,
-            *end,
-            *every,
-            *output,
-        )?,
-        Command::Restore {
-            directory,
-            copies,
-            output,
-        } => {
-            moving::restore(&arguments.connect()?, directory, *copies, *output)?;
-        }
+        Command::Checkpoint(order) => moving::checkpoint(&arguments.connect()?, order)?,
+        Command::Restore(order) => moving::restore(&arguments.connect()?, order)?,
         Command::Attach(options) => attach(options)?,
-        Command::Detach {
-            domain,
-            scope,
-            timeout,
-            output,
-        } => libvirt::detach(domain, scope, *timeout, *output)?,
-        Command::Depart {
-            domain,
-            to,
-            connect,
-            timeout,
-            output,
-        } => travel::depart(arguments, domain, to, connect.as_deref(), *timeout, *output)?,
-        Command::Arrive {
-            domain,
-            connect,
-            timeout,
-            output,
-        } => travel::arrive(arguments, domain, connect.as_deref(), *timeout, *output)?,
+        Command::Detach(options) => libvirt::detach(options)?,
+        Command::Depart(options) => travel::depart(arguments, options)?,
+        Command::Arrive(options) => travel::arrive(arguments, options)?,
         Command::LibvirtHook {
             domain, operation, ..
         } => libvirt::hook(domain, operation)?,
@@ -172,20 +138,6 @@ fn run_program(run: &Run) -> Result<ExitCode, Error> {
     match run.lease.pool.or_else(pool::around) {
         Some(engine) => pool::run(engine, &run.lease, libraries, &run.program, &run.arguments),
         None => Err(redirect::run(libraries, &run.program, &run.arguments)),
-    }
-}
-
-/// Shows the activity of the host's sessions, or of the pool.
-fn show_activity(arguments: &Arguments, given: &Top) -> Result<(), Error> {
-    let options = top::Options {
-        interval: given.interval,
-        once: given.once,
-        sort: given.sort,
-        output: given.output,
-    };
-    match given.pool {
-        true => top::pool(options),
-        false => top::top(&arguments.connect()?, options),
     }
 }
 

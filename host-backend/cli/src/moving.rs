@@ -9,7 +9,7 @@ use paragpu_control::admin::{self, Figures, Moved, Progress, Request, Response};
 use paragpu_control::terminal::{plain, plain_line};
 use paragpu_control::worker::Phase;
 
-use crate::arguments::{Migrate, Output};
+use crate::arguments::{Checkpoint, Migrate, Output, Restore};
 use crate::control::{Control, unexpected};
 use crate::error::{Error, print, print_json};
 use crate::sessions::bytes;
@@ -104,18 +104,17 @@ fn carried(figures: &Figures) -> String {
 }
 
 /// `paragpu checkpoint`.
-pub fn checkpoint(
-    control: &Control,
-    session: u64,
-    directory: &Path,
-    end: bool,
-    every: Option<u64>,
-    output: Output,
-) -> Result<(), Error> {
+pub fn checkpoint(control: &Control, order: &Checkpoint) -> Result<(), Error> {
+    let Checkpoint {
+        session,
+        every,
+        output,
+        ..
+    } = *order;
     let request = Request::Checkpoint {
         session,
-        directory: absolute(directory)?,
-        end,
+        directory: absolute(&order.directory)?,
+        end: order.end,
         every,
     };
     let done = carry_out(control, &request, output)?;
@@ -126,14 +125,10 @@ pub fn checkpoint(
 }
 
 /// `paragpu restore`.
-pub fn restore(
-    control: &Control,
-    directory: &Path,
-    copies: Option<u32>,
-    output: Output,
-) -> Result<(), Error> {
+pub fn restore(control: &Control, order: &Restore) -> Result<(), Error> {
+    let Restore { copies, output, .. } = *order;
     let request = Request::Restore {
-        directory: absolute(directory)?,
+        directory: absolute(&order.directory)?,
         copies,
     };
     let done = carry_out(control, &request, output)?;

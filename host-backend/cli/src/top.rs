@@ -1,7 +1,6 @@
 //! `paragpu top`: the current activity of sessions.
 
 mod listing;
-mod options;
 mod pool;
 mod screen;
 mod view;
@@ -20,10 +19,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::arguments::Output;
+use crate::arguments::{Output, Top};
 use crate::control::Control;
 use crate::error::{Error, print, print_json_line};
-pub use options::Options;
 pub use pool::top as pool;
 use screen::Key;
 use view::{sample, view};
@@ -32,7 +30,7 @@ use view::{sample, view};
 const SIGNALS: Duration = Duration::from_millis(100);
 
 /// `paragpu top`.
-pub fn top(control: &Control, options: Options) -> Result<(), Error> {
+pub fn top(control: &Control, options: &Top) -> Result<(), Error> {
     let live = !options.once && options.output == Output::Text && std::io::stdout().is_terminal();
     if live {
         return show(control, options);
@@ -83,7 +81,8 @@ fn hung_up() -> bool {
 }
 
 /// The live view.
-fn show(control: &Control, mut options: Options) -> Result<(), Error> {
+fn show(control: &Control, options: &Top) -> Result<(), Error> {
+    let mut sort = options.sort;
     let mut before = sample(control)?;
     let mut now = sample(control)?;
     // A signal's default would end the process without restoring the terminal.
@@ -95,9 +94,9 @@ fn show(control: &Control, mut options: Options) -> Result<(), Error> {
     let _screen = Screen;
     let mut next = Instant::now() + options.interval;
     loop {
-        let view = view(&before, &now, options.sort);
+        let view = view(&before, &now, sort);
         terminal
-            .draw(|frame| screen::draw(frame, &now.stats, &view, options.sort))
+            .draw(|frame| screen::draw(frame, &now.stats, &view, sort))
             .map_err(Error::Output)?;
         let pressed = loop {
             if hung_up() || ended.load(Ordering::Relaxed) {
@@ -112,7 +111,7 @@ fn show(control: &Control, mut options: Options) -> Result<(), Error> {
         if pressed {
             match screen::key(&read().map_err(Error::Output)?) {
                 Key::Quit => return Ok(()),
-                Key::Sort(sort) => options.sort = sort,
+                Key::Sort(by) => sort = by,
                 // A resized terminal is redrawn.
                 Key::Other => {}
             }

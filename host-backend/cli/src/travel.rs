@@ -8,7 +8,7 @@ use paragpu_libvirt::host::Host;
 use paragpu_libvirt::{Asked, Connection, Detach, VmName, travel};
 use serde::Serialize;
 
-use crate::arguments::{Arguments, Output};
+use crate::arguments::{Arguments, Arrive, Depart, Output};
 use crate::control::{Control, unexpected};
 use crate::error::{Error, print, print_json};
 use crate::{libvirt, moving};
@@ -26,15 +26,11 @@ struct Travelled<'a> {
 }
 
 /// `paragpu depart`. Each step can be repeated if a later one failed.
-pub fn depart(
-    arguments: &Arguments,
-    domain: &str,
-    to: &str,
-    connect: Option<&str>,
-    seconds: u64,
-    output: Output,
-) -> Result<(), Error> {
-    let connection = Connection::open(connect)?;
+pub fn depart(arguments: &Arguments, options: &Depart) -> Result<(), Error> {
+    let Depart {
+        domain, to, output, ..
+    } = options;
+    let connection = Connection::open(options.connect.as_deref())?;
     let host = Host::this();
     let vm = travel::vm_of(&host, &connection, domain)?;
     let order = admin::Migrate {
@@ -42,7 +38,7 @@ pub fn depart(
         to: Some(moving::url(to)),
         ..admin::Migrate::default()
     };
-    let sessions = send(&arguments.connect()?, &vm, |_| true, &order, output)?;
+    let sessions = send(&arguments.connect()?, &vm, |_| true, &order, *output)?;
     travel::mark(&connection, domain, &vm)?;
     let wanted = Detach {
         domain,
@@ -50,11 +46,11 @@ pub fn depart(
             live: true,
             config: false,
         },
-        patience: Duration::from_secs(seconds),
+        patience: Duration::from_secs(options.timeout),
     };
-    let change = libvirt::release_device(&host, &connection, wanted, output)?;
+    let change = libvirt::release_device(&host, &connection, wanted, *output)?;
     let name = change.domain;
-    tell(&name, &vm, &sessions, output, || {
+    tell(&name, &vm, &sessions, *output, || {
         format!(
             "{} of {vm} went ahead to {to}\n\
              detached from {name}: it can migrate now (virsh migrate --live {name} URI)\n",
@@ -64,17 +60,16 @@ pub fn depart(
 }
 
 /// `paragpu arrive`.
-pub fn arrive(
-    arguments: &Arguments,
-    domain: &str,
-    connect: Option<&str>,
-    seconds: u64,
-    output: Output,
-) -> Result<(), Error> {
-    let deadline = Instant::now() + Duration::from_secs(seconds);
+pub fn arrive(arguments: &Arguments, options: &Arrive) -> Result<(), Error> {
+    let output = options.output;
+    let deadline = Instant::now() + Duration::from_secs(options.timeout);
     let (name, vm) = until(deadline, || {
-        let connection = Connection::open(connect)?;
-        Ok(travel::receive(&Host::this(), &connection, domain)?)
+        let connection = Connection::open(options.connect.as_deref())?;
+        Ok(travel::receive(
+            &Host::this(),
+            &connection,
+            &options.domain,
+        )?)
     })?;
     let order = admin::Migrate {
         vm: Some(vm.to_string()),

@@ -4,8 +4,7 @@ use paragpu_pool::slurm::{self, Node, Running};
 use serde::Serialize;
 
 use super::listing::{Column, Listing, Side};
-use super::options::Options;
-use crate::arguments::Output;
+use crate::arguments::{Output, Top};
 use crate::error::{Error, print, print_json_line};
 
 use Side::{Left, Right};
@@ -98,7 +97,7 @@ impl View {
 }
 
 /// Prints the pool again and again, or once.
-pub fn top(options: Options) -> Result<(), Error> {
+pub fn top(options: &Top) -> Result<(), Error> {
     loop {
         let view = View::new(slurm::nodes()?, slurm::jobs()?);
         match options.output {
