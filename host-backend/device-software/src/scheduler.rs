@@ -108,6 +108,11 @@ impl Active {
         self.running == 0 && (self.failed || self.fresh.is_empty() && self.parked.is_empty())
     }
 
+    /// Whether a thread could take blocks, if there is memory for them.
+    fn has_blocks(&self) -> bool {
+        !self.failed && (self.fresh.is_ready() || !self.parked.is_empty())
+    }
+
     /// Takes memory for another cluster, unless there is one to reuse. A cooperative launch
     /// takes all its memory at once: its blocks wait for each other, so two such launches
     /// with half of theirs would both wait forever.
@@ -138,10 +143,19 @@ struct State {
     error: Option<Error>,
     /// Number of pending host functions and attempts.
     host_pending: usize,
-    /// Whether a pool thread is completing an operation, after which it checks for tasks.
-    completing: bool,
+    /// The thread that is completing an operation and then looks for work. Whoever makes
+    /// work ready that this thread can take claims it instead of waking another one.
+    looking: Option<Runs>,
     turns: Turns,
     stop: bool,
+}
+
+/// What a thread runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    /// Copies and the blocks of kernels.
+    Everything,
+    Copies,
 }
 
 /// The turns of threads: a copy, or a slice of the blocks of a kernel.
@@ -158,8 +172,10 @@ struct Turns {
 
 struct Inner {
     state: Mutex<State>,
-    /// Notifies pool and copy threads.
-    work: Condvar,
+    /// Notifies pool threads.
+    kernels: Condvar,
+    /// Notifies the thread that takes only copies.
+    copies: Condvar,
     /// Notifies the thread of host functions.
     host: Condvar,
     /// Notifies threads that wait for completion.
@@ -198,7 +214,8 @@ impl Scheduler {
         );
         let inner = Arc::new(Inner {
             state: Mutex::new(state),
-            work: Condvar::new(),
+            kernels: Condvar::new(),
+            copies: Condvar::new(),
             host: Condvar::new(),
             done: Condvar::new(),
             threads,
@@ -359,7 +376,7 @@ impl Scheduler {
         state.turns.awaited -= 1;
         let result = action();
         state.turns.paused = false;
-        self.inner.work.notify_all();
+        self.inner.wake_all();
         result
     }
 
@@ -367,7 +384,7 @@ impl Scheduler {
     pub fn cancel(&self, error: Error) {
         let mut state = self.inner.state.lock();
         self.inner.fail(&mut state, error);
-        self.inner.work.notify_all();
+        self.inner.wake_all();
         self.inner.host.notify_all();
     }
 }
@@ -381,7 +398,7 @@ impl Drop for Scheduler {
                 active.grid.cancelled.store(true, Ordering::Relaxed);
             }
         }
-        self.inner.work.notify_all();
+        self.inner.wake_all();
         self.inner.host.notify_all();
         if let Some(starter) = self.starter.take() {
             let _ = starter.join();
@@ -438,15 +455,13 @@ impl State {
         self.error.is_none() && !before.iter().any(|t| self.operations.contains_key(t))
     }
 
-    fn has_parked(&self) -> bool {
-        self.active.iter().any(|active| !active.parked.is_empty())
-    }
-
-    /// The number of pieces of work that threads could take now.
-    fn pieces(&self) -> usize {
-        let of_kernel =
-            |active: &Active| active.parked.len() + usize::from(active.fresh.is_ready());
-        self.tasks.len() + self.active.iter().map(of_kernel).sum::<usize>()
+    /// Claims the thread that looks for work, if it can take this.
+    fn claim(&mut self, what: Runs) -> bool {
+        let able = matches!(self.looking, Some(runs) if runs == Runs::Everything || runs == what);
+        if able {
+            self.looking = None;
+        }
+        able
     }
 
     fn begin(&mut self) -> u64 {
@@ -486,11 +501,11 @@ impl Inner {
         let mut handles = Vec::new();
         for n in 0..self.threads {
             let inner = Arc::clone(self);
-            let run = move || inner.pool(n as u32, true);
+            let run = move || inner.pool(n as u32, Runs::Everything);
             handles.push(named(format!("software-sm{n}")).spawn(run)?);
         }
         let copies = Arc::clone(self);
-        handles.push(named("software-copy".into()).spawn(move || copies.pool(0, false))?);
+        handles.push(named("software-copy".into()).spawn(move || copies.pool(0, Runs::Copies))?);
         // Not joined: a host function may never return.
         let host = Arc::clone(self);
         named("software-host".into()).spawn(move || host.host_functions())?;
@@ -558,20 +573,19 @@ impl Inner {
                 }
                 Work::Task(task) | Work::Short(task) => {
                     state.tasks.push_back((ticket, task));
-                    // That thread takes the first one.
-                    if !state.completing || state.tasks.len() > 1 {
-                        self.work.notify_one();
+                    if !state.claim(Runs::Copies) {
+                        self.wake_for_copy();
                     }
                 }
                 Work::Attempt(mut attempt) => match attempt() {
                     Ok(true) => self.finished(state, ticket, &mut ready),
                     Ok(false) => {
                         state.attempts.push((ticket, attempt));
-                        self.work.notify_all();
+                        self.copies.notify_one();
                     }
                     Err(error) => {
                         state.tasks.push_back((ticket, Box::new(|| Err(error))));
-                        self.work.notify_one();
+                        self.wake_for_copy();
                     }
                 },
                 Work::Unfold(_) if failed => self.finished(state, ticket, &mut ready),
@@ -601,9 +615,36 @@ impl Inner {
                         prefer_fresh: true,
                         finish: Some(finish),
                     });
-                    self.work.notify_all();
+                    // One thread for each share, at most.
+                    let looking = usize::from(state.claim(Runs::Everything));
+                    for _ in looking..clusters.min(threads) as usize {
+                        self.kernels.notify_one();
+                    }
                 }
             }
+        }
+    }
+
+    fn wake_all(&self) {
+        self.kernels.notify_all();
+        self.copies.notify_all();
+    }
+
+    /// Wakes a thread for a copy: one that runs blocks only if the other is busy.
+    fn wake_for_copy(&self) {
+        if !self.copies.notify_one() {
+            self.kernels.notify_one();
+        }
+    }
+
+    /// Wakes another thread if there is more than the calling one takes. It does the same,
+    /// so that no thread sleeps while there is work.
+    fn pass_on(&self, state: &State) {
+        if !state.tasks.is_empty() {
+            self.wake_for_copy();
+        }
+        if state.active.iter().any(Active::has_blocks) {
+            self.kernels.notify_one();
         }
     }
 
@@ -703,8 +744,6 @@ impl Inner {
                 finish();
             }
             self.complete(state, active.ticket);
-            // Others may have waited for its memory.
-            self.work.notify_all();
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{AGAIN, Inner, State, TURN, Ticket};
+use super::{AGAIN, Inner, Runs, State, TURN, Ticket};
 use crate::exec::block::{BlockFault, BlockTurn, Grid};
 use crate::exec::cluster::Cluster;
 use paragpu_device::Error;
@@ -46,40 +46,51 @@ impl Inner {
         }
     }
 
-    pub(super) fn pool(&self, number: u32, kernels: bool) {
+    /// Takes work until the scheduler stops. Waits for it on the condition variable of its
+    /// kind of thread.
+    pub(super) fn pool(&self, number: u32, runs: Runs) {
         let _guard = AbortOnPanic;
+        let work = match runs {
+            Runs::Everything => &self.kernels,
+            Runs::Copies => &self.copies,
+        };
         let mut state = self.state.lock();
         loop {
             if state.stop {
                 return;
             }
             if state.turns.paused {
-                self.work.wait(&mut state);
+                work.wait(&mut state);
                 continue;
             }
             if let Some((ticket, task)) = state.tasks.pop_front() {
+                self.pass_on(&state);
                 let turn = state.begin();
                 let result = parking_lot::MutexGuard::unlocked(&mut state, task);
                 self.end(&mut state, turn);
                 if let Err(error) = result {
                     self.fail(&mut state, error);
                 }
-                state.completing = true;
+                state.looking = Some(runs);
                 self.complete(&mut state, ticket);
-                state.completing = false;
+                state.looking = None;
                 continue;
             }
-            let picked = if kernels { self.pick(&mut state) } else { None };
+            let picked = match runs {
+                Runs::Everything => self.pick(&mut state),
+                Runs::Copies => None,
+            };
             let Some((ticket, grid, block, range)) = picked else {
                 // The thread that runs no kernels repeats attempts.
-                if kernels || state.attempts.is_empty() {
-                    self.work.wait(&mut state);
+                if runs == Runs::Everything || state.attempts.is_empty() {
+                    work.wait(&mut state);
                 } else {
-                    self.work.wait_for(&mut state, AGAIN);
+                    work.wait_for(&mut state, AGAIN);
                     self.attempt(&mut state);
                 }
                 continue;
             };
+            self.pass_on(&state);
             let turn = state.begin();
             let outcome = parking_lot::MutexGuard::unlocked(&mut state, || {
                 run_blocks(&grid, block, range, number)
@@ -148,13 +159,10 @@ impl Inner {
             && let Some(active) = state.active.iter_mut().find(|a| a.ticket == ticket)
         {
             active.fresh.put_back(rest);
-            self.work.notify_one();
         }
+        state.looking = Some(Runs::Everything);
         self.reap(state);
-        // This thread takes one piece of work.
-        if state.has_parked() && state.pieces() > 1 {
-            self.work.notify_one();
-        }
+        state.looking = None;
     }
 }
 
