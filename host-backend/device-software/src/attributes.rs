@@ -3,6 +3,11 @@
 use paragpu_abi as abi;
 use paragpu_device::{Error, Snapshot};
 use paragpu_protocol::status::Status;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::invalid;
+use crate::heap;
 
 /// Settings of a software GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +87,77 @@ pub const REGISTERS: u32 = 32;
 /// Driver version that this device reports: CUDA 13.0.
 pub const DRIVER_VERSION: i32 = 13_000;
 
+/// Maximum number of bytes of local memory of a thread.
+pub const MAX_LOCAL: u32 = 512 << 10;
+/// CU_LIMIT_STACK_SIZE.
+pub const STACK_LIMIT: u32 = 0;
+/// The limits of a context that it has from the beginning, by CUlimit.
+const LIMITS: [(u32, u64); 7] = [
+    (STACK_LIMIT, 1024),
+    (1, 1 << 20),
+    (heap::LIMIT, 8 << 20),
+    (5, 64),
+    (6, 0),
+    (7, SHARED_OPTIN as u64),
+    (8, 0),
+];
+
+/// The limits of a context (cuCtxSetLimit).
+#[derive(Debug)]
+pub struct Limits(BTreeMap<u32, AtomicU64>);
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self(LIMITS.map(|(limit, value)| (limit, value.into())).into())
+    }
+}
+
+impl Limits {
+    /// The value of a limit; `None` if this device has no such limit.
+    #[must_use]
+    pub fn get(&self, limit: u32) -> Option<u64> {
+        let value = self.0.get(&limit)?;
+        Some(value.load(Ordering::Relaxed))
+    }
+
+    /// Sets a limit.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED_LIMIT`; `INVALID_VALUE` for a value out of range.
+    pub fn set(&self, limit: u32, value: u64) -> Result<(), Error> {
+        let most = match limit {
+            STACK_LIMIT => u64::from(MAX_LOCAL),
+            5 => 128,
+            6 => 0,
+            _ => u64::MAX,
+        };
+        let slot = self.0.get(&limit).ok_or(Status::UNSUPPORTED_LIMIT)?;
+        if value > most {
+            return Err(invalid("limit too large"));
+        }
+        slot.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// What kernels may ask about their device.
+#[derive(Debug)]
+pub struct Properties {
+    /// CUdevice_attributes and values, in order.
+    attributes: Vec<(u32, i32)>,
+    /// The context's limits.
+    pub limits: Limits,
+}
+
+impl Properties {
+    /// The value of a CUdevice_attribute.
+    #[must_use]
+    pub fn attribute(&self, attribute: u32) -> Option<i32> {
+        let found = self.attributes.binary_search_by_key(&attribute, |a| a.0);
+        Some(self.attributes.get(found.ok()?)?.1)
+    }
+}
+
 impl Options {
     /// Compute capability times ten.
     #[must_use]
@@ -109,7 +185,16 @@ impl Options {
         })
     }
 
-    /// Every CUdevice_attribute with its value.
+    /// The properties of device `index`.
+    #[must_use]
+    pub fn properties(&self, index: u32) -> Properties {
+        Properties {
+            attributes: self.attributes(index),
+            limits: Limits::default(),
+        }
+    }
+
+    /// Every CUdevice_attribute with its value, in order.
     fn attributes(&self, index: u32) -> Vec<(u32, i32)> {
         let at = |n: i32, v: u32| (n.cast_unsigned(), v as i32);
         let mut list = vec![

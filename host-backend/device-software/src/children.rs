@@ -14,7 +14,8 @@ use paragpu_device::{FunctionId, Launch, Result};
 
 use crate::copy::{self, RectEnd};
 use crate::exec::block::Grid;
-use crate::launch::{Context, Kernel};
+use crate::kernel::Kernel;
+use crate::launch::Context;
 use crate::launched::{Child, Launched, Rows};
 use crate::scheduler::{Unfold, Work};
 

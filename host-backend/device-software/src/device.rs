@@ -11,14 +11,15 @@ mod stream;
 mod texture;
 mod work;
 
-use crate::attributes::{Options, SHARED_OPTIN};
+use crate::attributes::{Options, Properties};
 use crate::conditions::Conditions;
 use crate::error::invalid;
 use crate::exec::printf::Output;
 use crate::graph::Graph;
 use crate::heap::Heaps;
+use crate::kernel::Kernel;
 use crate::kernel_memory::KernelMemory;
-use crate::launch::{Kernel, Workspaces};
+use crate::launch::Workspaces;
 use crate::memory_unsafe::Memory;
 use crate::module::{GLOBALS_OFFSET, Module, memory_error, place};
 use crate::objects::Objects;
@@ -55,7 +56,7 @@ pub struct SoftwareDevice {
     graphs: HashMap<u64, Graph>,
     /// The number of threads of each green context.
     greens: HashMap<u64, u32>,
-    limits: BTreeMap<u32, u64>,
+    properties: Arc<Properties>,
 }
 
 /// State shared by launches.
@@ -98,16 +99,6 @@ impl SoftwareDevice {
         let memory = Arc::new(memory);
         let (start, bytes) = place(&memory, &[], CHUNK).map_err(|e| memory_error(&e))?;
         let scheduler = Scheduler::new(options.cores.max(1) as usize);
-        let shared = u64::from(SHARED_OPTIN);
-        let limits = [
-            (0, 1024),
-            (1, 1 << 20),
-            (2, 8 << 20),
-            (5, 64),
-            (6, 0),
-            (7, shared),
-            (8, 0),
-        ];
         Ok(Self {
             options: options.clone(),
             ordinal,
@@ -135,7 +126,7 @@ impl SoftwareDevice {
             events: HashMap::new(),
             graphs: HashMap::new(),
             greens: HashMap::new(),
-            limits: BTreeMap::from(limits),
+            properties: Arc::new(options.properties(ordinal)),
         })
     }
 

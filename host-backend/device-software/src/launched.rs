@@ -22,6 +22,10 @@ pub const INVALID_CONFIGURATION: u32 = 9;
 const DEPTH_EXCEEDED: u32 = 65;
 /// cudaErrorLaunchPendingCountExceeded.
 const PENDING_EXCEEDED: u32 = 69;
+/// cudaErrorInvalidDevice.
+pub const INVALID_DEVICE: u32 = 101;
+/// cudaErrorUnsupportedLimit.
+pub const UNSUPPORTED_LIMIT: u32 = 215;
 /// cudaErrorInvalidDeviceFunction.
 pub const INVALID_FUNCTION: u32 = 98;
 

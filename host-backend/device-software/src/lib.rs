@@ -33,6 +33,7 @@ pub mod exec;
 mod fuzz;
 mod graph;
 pub mod heap;
+pub mod kernel;
 mod kernel_memory;
 pub mod launch;
 mod launched;

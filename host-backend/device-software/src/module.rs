@@ -53,8 +53,6 @@ pub struct Module {
     pub heap: Option<Arc<Heap>>,
     /// Address at which its variables are mapped, if it has any.
     pub mapping: Option<u64>,
-    /// Bytes of constant memory.
-    pub constant_bytes: u64,
 }
 
 /// The CUDA status for a refused image.
@@ -281,7 +279,8 @@ impl Module {
         let mapping = (mapped != 0).then_some(base);
         let built = Self::build(&syntax, memory, base, &offsets);
         match built {
-            Ok((program, mut globals)) => {
+            Ok((mut program, mut globals)) => {
+                program.constant_bytes = constant_bytes;
                 let heap = program.uses_heap.then(|| {
                     globals.insert(HEAP.to_owned(), (base + heap_at, heap_bytes));
                     Arc::new(Heap::new(base + heap_at, heap_bytes))
@@ -293,7 +292,6 @@ impl Module {
                     managed: managed.map(|(var, _)| var.name.to_owned()).collect(),
                     heap,
                     mapping,
-                    constant_bytes,
                 };
                 Ok((module, mapped))
             }

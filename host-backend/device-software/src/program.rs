@@ -506,6 +506,8 @@ pub struct Program {
     pub launches: bool,
     /// Whether a function uses the reserved shared memory.
     pub reserves_shared: bool,
+    /// Bytes of the module's variables in constant memory.
+    pub constant_bytes: u64,
     /// PTX version times ten.
     pub ptx_version: u32,
     /// Target times ten.

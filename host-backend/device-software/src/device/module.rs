@@ -3,7 +3,7 @@
 use super::{SoftwareDevice, handle};
 use crate::error::invalid;
 use crate::heap;
-use crate::launch::Kernel;
+use crate::kernel::Kernel;
 use crate::link;
 use crate::module::{self, Module};
 use paragpu_device::{
@@ -23,7 +23,7 @@ impl ModuleDevice for SoftwareDevice {
         let used: Vec<(u64, u64)> = self.code.placed.iter().map(|(&a, &s)| (a, s)).collect();
         let preferred = self.code.preferred.take();
         let arch = self.options.arch();
-        let heap = self.limits.get(&heap::LIMIT).copied().unwrap_or(0);
+        let heap = self.properties.limits.get(heap::LIMIT).unwrap_or(0);
         let (module, bytes) = Module::load(image, arch, &self.memory, &used, preferred, heap)
             .inspect_err(|error| tracing::debug!(%error, "a module is refused"))?;
         if let Some(heap) = &module.heap {
@@ -79,7 +79,8 @@ impl ModuleDevice for SoftwareDevice {
         let func =
             func.ok_or_else(|| Error::new(Status::NOT_FOUND, format!("no kernel {name}")))?;
         loaded.runs(func)?;
-        let kernel = Kernel::new(module.0, loaded, func);
+        let (program, heap) = (Arc::clone(&loaded.program), loaded.heap.clone());
+        let kernel = Kernel::new(module.0, program, heap, func);
         let id = match self.code.by_name.get(&(module.0, func)) {
             Some(&id) => id,
             None => {

@@ -6,7 +6,6 @@ use paragpu_protocol::status::Status;
 use super::{SoftwareDevice, handle};
 use crate::attributes;
 use crate::error::invalid;
-use crate::launch;
 
 impl NativeDevice for SoftwareDevice {
     fn event_elapsed_time(&mut self, start: EventId, end: EventId) -> Result<f32> {
@@ -55,15 +54,9 @@ impl NativeDevice for SoftwareDevice {
     ) -> Result<i32> {
         self.scheduler.check()?;
         let kernel = self.kernel(function)?;
-        let threads = u32::try_from(block_size)
-            .ok()
-            .filter(|&t| t > 0)
-            .ok_or_else(|| invalid("block size"))?;
-        let shared = u64::from(kernel.static_shared()).saturating_add(dynamic_shared);
-        if threads > kernel.max_threads() || shared > u64::from(attributes::SHARED_OPTIN) {
-            return Ok(0);
-        }
-        Ok(attributes::occupancy(threads, shared) as i32)
+        let blocks = kernel.occupancy(block_size.cast_unsigned(), dynamic_shared);
+        let blocks = blocks.ok_or_else(|| invalid("block size"))?;
+        Ok(blocks.cast_signed())
     }
 
     fn occupancy_available_dynamic_smem_per_block(
@@ -101,23 +94,12 @@ impl NativeDevice for SoftwareDevice {
 
     fn ctx_set_limit(&mut self, limit: u32, value: u64) -> Result<()> {
         self.scheduler.check()?;
-        let most = match limit {
-            0 => u64::from(launch::MAX_LOCAL),
-            5 => 128,
-            6 => 0,
-            _ => u64::MAX,
-        };
-        match self.limits.get_mut(&limit) {
-            Some(slot) if value <= most => *slot = value,
-            Some(_) => return Err(invalid("limit too large")),
-            None => return Err(Status::UNSUPPORTED_LIMIT.into()),
-        }
-        Ok(())
+        self.properties.limits.set(limit, value)
     }
 
     fn ctx_get_limit(&mut self, limit: u32) -> Result<u64> {
         self.scheduler.check()?;
-        let value = self.limits.get(&limit).copied();
+        let value = self.properties.limits.get(limit);
         value.ok_or_else(|| Status::UNSUPPORTED_LIMIT.into())
     }
 }

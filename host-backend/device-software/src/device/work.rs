@@ -1,6 +1,7 @@
 //! Checks work of a session and submits it to a stream.
 
 use super::{SoftwareDevice, handle};
+use crate::attributes::STACK_LIMIT;
 use crate::conditional::Make;
 use crate::copy::{self, RectEnd};
 use crate::error::invalid;
@@ -132,12 +133,13 @@ impl SoftwareDevice {
                 output: Arc::clone(&self.launching.output),
                 conditions: Arc::clone(&self.launching.conditions),
                 kernel_memory: Arc::clone(&self.launching.kernel_memory),
+                properties: Arc::clone(&self.properties),
                 sms: self.options.cores,
             },
             workspaces: Arc::clone(&self.launching.workspaces),
             pending: Arc::clone(&self.launching.pending),
             id: self.launching.launches,
-            stack: self.limits.get(&0).copied().unwrap_or(1024),
+            stack: self.properties.limits.get(STACK_LIMIT).unwrap_or(0),
         }
     }
 

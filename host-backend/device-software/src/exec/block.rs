@@ -5,7 +5,7 @@ use super::memory::lanes;
 use super::printf::Output;
 use super::variants_unsafe::Straight;
 use super::warp::{State, Turn, WAITING, Warp};
-use crate::attributes::{RESERVED_SHARED, SHARED_UNIT};
+use crate::attributes::{Properties, RESERVED_SHARED, SHARED_UNIT};
 use crate::conditions::Conditions;
 use crate::error::Fault;
 use crate::heap::{Heap, Heaps};
@@ -37,6 +37,8 @@ pub struct Surroundings {
     pub conditions: Arc<Conditions>,
     /// The account of blocks in flight.
     pub kernel_memory: Arc<KernelMemory>,
+    /// What kernels may ask about the device.
+    pub properties: Arc<Properties>,
     /// Number of multiprocessors.
     pub sms: u32,
 }

@@ -18,6 +18,7 @@ mod memory;
 pub mod printf;
 pub mod reach;
 mod runtime_call;
+mod runtime_query;
 mod shuffle;
 pub mod soft;
 mod space;

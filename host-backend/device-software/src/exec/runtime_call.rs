@@ -1,6 +1,7 @@
 //! CUDA's device runtime: the functions with which kernels launch others.
 
 use super::block::Env;
+use super::runtime_query;
 use super::warp::Warp;
 use crate::error::Fault;
 use crate::launched::{
@@ -117,13 +118,30 @@ impl Warp {
                 Ok(0)
             }
             RuntimeCall::Free => Err(INVALID_VALUE),
-            RuntimeCall::GetDevice => {
-                self.lane_store(env, MemSpace::Generic, lane as usize, first, 4, 0)?;
-                Ok(0)
-            }
-            RuntimeCall::GetDeviceCount => {
-                self.lane_store(env, MemSpace::Generic, lane as usize, first, 4, 1)?;
-                Ok(0)
+            RuntimeCall::GetDevice
+            | RuntimeCall::GetDeviceCount
+            | RuntimeCall::DeviceGetAttribute
+            | RuntimeCall::DeviceGetLimit
+            | RuntimeCall::DeviceGetCacheConfig
+            | RuntimeCall::DeviceGetSharedMemConfig
+            | RuntimeCall::FuncGetAttributes
+            | RuntimeCall::Occupancy
+            | RuntimeCall::RuntimeGetVersion => {
+                let given = [1, 2, 3].map(|number| {
+                    let size = call.args.get(number).map_or(4, |&(_, size)| size);
+                    argument(self, number, if size == 8 { 8 } else { 4 })
+                });
+                match runtime_query::answer(env, function, given) {
+                    Ok(_) if first == 0 => Err(INVALID_VALUE),
+                    Ok(words) => {
+                        let lane = lane as usize;
+                        for (address, word) in (first..).step_by(4).zip(words) {
+                            self.lane_store(env, MemSpace::Generic, lane, address, 4, word.into())?;
+                        }
+                        Ok(0)
+                    }
+                    Err(error) => Err(error),
+                }
             }
             RuntimeCall::Create => {
                 // A number that is not a special stream.
@@ -167,7 +185,7 @@ impl Warp {
 }
 
 /// Index of the kernel with this address.
-fn kernel_at(env: &Env<'_>, address: u64) -> Option<usize> {
+pub(super) fn kernel_at(env: &Env<'_>, address: u64) -> Option<usize> {
     let offset = address.checked_sub(FUNCTION_BASE)?;
     let func = usize::try_from(offset / FUNCTION_STRIDE).ok()?;
     let found = env.program.funcs.get(func)?;

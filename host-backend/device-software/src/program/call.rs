@@ -51,6 +51,21 @@ pub enum RuntimeCall {
     GetDevice,
     /// `GetDeviceCount(count)`.
     GetDeviceCount,
+    /// `DeviceGetAttribute(value, attribute, device)`.
+    DeviceGetAttribute,
+    /// `DeviceGetLimit(value, limit)`.
+    DeviceGetLimit,
+    /// `DeviceGetCacheConfig(value)`.
+    DeviceGetCacheConfig,
+    /// `DeviceGetSharedMemConfig(value)`.
+    DeviceGetSharedMemConfig,
+    /// `FuncGetAttributes(attributes, kernel)`.
+    FuncGetAttributes,
+    /// `OccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared)`, whose
+    /// flags, if any, follow.
+    Occupancy,
+    /// `RuntimeGetVersion(version)`.
+    RuntimeGetVersion,
     /// `StreamCreateWithFlags(stream, flags)`, `EventCreateWithFlags(event, flags)`.
     Create,
     /// Other functions of streams and events, which do nothing: a block's launches run one
@@ -79,6 +94,16 @@ impl RuntimeCall {
             "Free" => (Self::Free, &[8]),
             "GetDevice" => (Self::GetDevice, &[8]),
             "GetDeviceCount" => (Self::GetDeviceCount, &[8]),
+            "DeviceGetAttribute" => (Self::DeviceGetAttribute, &[8, 4, 4]),
+            "DeviceGetLimit" => (Self::DeviceGetLimit, &[8, 4]),
+            "DeviceGetCacheConfig" => (Self::DeviceGetCacheConfig, &[8]),
+            "DeviceGetSharedMemConfig" => (Self::DeviceGetSharedMemConfig, &[8]),
+            "FuncGetAttributes" => (Self::FuncGetAttributes, &[8, 8]),
+            "OccupancyMaxActiveBlocksPerMultiprocessor" => (Self::Occupancy, &[8, 8, 4, 8]),
+            "OccupancyMaxActiveBlocksPerMultiprocessorWithFlags" => {
+                (Self::Occupancy, &[8, 8, 4, 8, 4])
+            }
+            "RuntimeGetVersion" => (Self::RuntimeGetVersion, &[8]),
             "StreamCreateWithFlags" | "EventCreateWithFlags" => (Self::Create, &[8, 4]),
             "StreamDestroy" | "EventDestroy" => (Self::Nothing, &[8]),
             "StreamWaitEvent" | "EventRecordWithFlags" => (Self::Nothing, &[8, 8, 4]),

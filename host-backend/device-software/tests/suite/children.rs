@@ -1,6 +1,7 @@
 //! Kernels that launch kernels, and forged launches.
 
 use crate::common::{Arg, Gpu, module};
+use paragpu_device_software::Options;
 
 /// What nvcc declares, and kernels: `count` adds its parameter to a word; `parent` launches
 /// `count` or itself, depending on the words at `data`, and writes the status. `body`
@@ -162,4 +163,127 @@ fn what_is_not_there_refuses_its_kernel_alone() {
     gpu.device.module_function(module, "rows").unwrap();
     let refused = gpu.device.module_function(module, "refused").unwrap_err();
     assert!(refused.to_string().contains("Memcpy3DAsync"), "{refused}");
+}
+
+/// A kernel that stores the status of each call in order, and lets the calls write to the
+/// words of its results: `%at` of the first, 256 bytes for each.
+fn questions(calls: &[(&str, &[&str])]) -> String {
+    let (mut prototypes, mut body) = (String::new(), String::new());
+    for (number, (name, arguments)) in calls.iter().enumerate() {
+        let types: Vec<&str> = arguments
+            .iter()
+            .map(|value| {
+                if value.starts_with("%rd") || *value == "%at" {
+                    "b64"
+                } else {
+                    "b32"
+                }
+            })
+            .collect();
+        let list =
+            |of: &dyn Fn(usize) -> String| (0..types.len()).map(of).collect::<Vec<_>>().join(",");
+        if !prototypes.contains(&format!("__cudaCDP2{name}(")) {
+            let takes = list(&|n| format!(".param .{} p{n}", types[n]));
+            prototypes += &format!(".extern .func (.param .b32 r) __cudaCDP2{name}({takes});\n");
+        }
+        body += "{ .param .b32 status;";
+        for (n, value) in arguments.iter().enumerate() {
+            body += &format!(" .param .{0} q{n}; st.param.{0} [q{n}],{value};", types[n]);
+        }
+        let given = list(&|n| format!("q{n}"));
+        body += &format!(
+            " call (status), __cudaCDP2{name}, ({given}); ld.param.b32 %r1,[status]; }}
+st.global.u32 [%rd1+{}],%r1; add.u64 %at,%at,256;
+",
+            4 * number
+        );
+    }
+    module(&format!(
+        "{prototypes}
+.const .align 4 .b8 table[20];
+.visible .entry other(.param .u64 p) .maxntid 192,1,1 {{
+    .shared .align 16 .b8 own[4096]; .reg .b32 %r<3>; .reg .b64 %rd<3>; .local .b8 frame[64];
+    mov.u32 %r1,own; ld.const.u32 %r2,[table]; st.shared.u32 [%r1],%r2; ret; }}
+.visible .entry asks(.param .u64 to) {{
+    .reg .b32 %r<4>; .reg .b64 %rd<4>, %at;
+    ld.param.u64 %rd1,[to]; add.u64 %at,%rd1,256; mov.u64 %rd2,other; mov.u64 %rd3,20480;
+{body} ret; }}"
+    ))
+}
+
+#[test]
+fn a_kernel_asks_what_the_program_may_ask() {
+    const OCCUPANCY: &str = "OccupancyMaxActiveBlocksPerMultiprocessor";
+    const WITH_FLAGS: &str = "OccupancyMaxActiveBlocksPerMultiprocessorWithFlags";
+    let mut gpu = Gpu::new();
+    let kernel = gpu.kernel(
+        &questions(&[
+            // Multiprocessors, threads of a block, the last and no attribute; another device.
+            ("DeviceGetAttribute", &["%at", "16", "0"]),
+            ("DeviceGetAttribute", &["%at", "1", "0"]),
+            ("DeviceGetAttribute", &["%at", "75", "0"]),
+            ("DeviceGetAttribute", &["%at", "100000", "0"]),
+            ("DeviceGetAttribute", &["%at", "16", "1"]),
+            // The stack, the heap, none.
+            ("DeviceGetLimit", &["%at", "0"]),
+            ("DeviceGetLimit", &["%at", "2"]),
+            ("DeviceGetLimit", &["%at", "77"]),
+            ("DeviceGetCacheConfig", &["%at"]),
+            ("DeviceGetSharedMemConfig", &["%at"]),
+            ("RuntimeGetVersion", &["%at"]),
+            ("FuncGetAttributes", &["%at", "%rd2"]),
+            ("FuncGetAttributes", &["%at", "%rd1"]),
+            (OCCUPANCY, &["%at", "%rd2", "96", "%rd3"]),
+            (WITH_FLAGS, &["%at", "%rd2", "192", "%rd3", "0"]),
+            (OCCUPANCY, &["%at", "%rd2", "193", "%rd3"]),
+            (OCCUPANCY, &["%at", "%rd2", "0", "%rd3"]),
+            ("GetLastError", &[]),
+        ]),
+        "asks",
+    );
+    gpu.device.ctx_set_limit(0, 4096).unwrap();
+    let untouched = u32::MAX;
+    gpu.put32(0, &vec![untouched; 64 * 20]);
+    let args = [Arg::P(gpu.arena)];
+    gpu.launch(&kernel, [1; 3], [1; 3], &args).unwrap();
+    let found = gpu.get32(0, 64 * 20);
+    // 1: cudaErrorInvalidValue, 101: InvalidDevice, 215: UnsupportedLimit,
+    // 98: InvalidDeviceFunction.
+    let statuses = [0, 0, 0, 1, 101, 0, 0, 215, 0, 0, 0, 0, 98, 0, 0, 0, 1, 1];
+    assert_eq!(found[..18], statuses);
+    let answer = |number: usize| &found[64 * (number + 1)..][..64];
+    for number in [3, 4, 7, 12, 16, 17] {
+        assert_eq!(answer(number), [untouched; 64], "call {number}");
+    }
+    let sms = Options::default().compute_capability.0;
+    assert_eq!([answer(0)[0], answer(1)[0], answer(2)[0]], [2, 1024, sms]);
+    assert_eq!(answer(0)[1], untouched);
+    assert_eq!(
+        [&answer(5)[..3], &answer(6)[..3]],
+        [[4096, 0, untouched], [8 << 20, 0, untouched]]
+    );
+    assert_eq!([answer(8)[0], answer(9)[0], answer(10)[0]], [0, 1, 13000]);
+    // Bytes of shared, constant and local memory; threads of a block, registers, versions,
+    // cache mode; bytes of dynamic shared memory, carve-out.
+    let facts = [
+        4096,
+        0,
+        20,
+        0,
+        64,
+        0,
+        192,
+        32,
+        75,
+        75,
+        0,
+        (48 << 10) - 4096,
+        untouched,
+    ];
+    assert_eq!(answer(11)[..13], facts);
+    // Clusters and reserved fields: the structure has 144 bytes.
+    assert_eq!(answer(11)[13..36], [0; 23]);
+    assert_eq!(answer(11)[36..], [untouched; 28]);
+    // 24 KiB of shared memory each and 1 KiB that is reserved, of 228 KiB.
+    assert_eq!([answer(13)[0], answer(14)[0], answer(15)[0]], [9, 9, 0]);
 }
