@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use paragpu_abi::{
     CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED, CUDA_ARRAY3D_SURFACE_LDST,
-    CUDA_ARRAY3D_TEXTURE_GATHER,
+    CUDA_ARRAY3D_TEXTURE_GATHER, array_element_bytes,
 };
 use paragpu_protocol::codec::encode_all;
 use paragpu_protocol::handle::{ArrayHandle, SurfaceHandle, TextureHandle};
@@ -22,7 +22,7 @@ use crate::connection::Link;
 use crate::device::Device;
 use crate::error::Result;
 use crate::handles::Handles;
-pub use crate::objects::array::{Array, ArrayLevel, element_bytes};
+pub use crate::objects::array::{Array, ArrayLevel};
 use crate::objects::array_limits;
 
 /// A texture object.
@@ -118,7 +118,8 @@ impl Textures {
         {
             return Err(Status::NOT_SUPPORTED);
         }
-        let element = element_bytes(shape.format, shape.channels).ok_or(Status::NOT_SUPPORTED)?;
+        let element = array_element_bytes(shape.format, shape.channels);
+        let element = element.ok_or(Status::NOT_SUPPORTED)?;
         let device = self.device.snapshot()?;
         if !array_limits::fits(&shape, |which| device.attribute(which.cast_unsigned())) {
             return Err(Status::INVALID_VALUE);

@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use paragpu_abi as abi;
 use paragpu_abi::cudaChannelFormatDesc;
+use std::ops::RangeInclusive;
 
 /// The driver's format and number of channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +91,18 @@ const NORMALIZED: [(i32, i32, u32, i32); 12] = [
     ),
 ];
 
+/// Kinds of blocks of 4 by 4 elements.
+const BLOCK_COMPRESSED: RangeInclusive<i32> = abi::cudaChannelFormatKindUnsignedBlockCompressed1
+    ..=abi::cudaChannelFormatKindUnsignedBlockCompressed7SRGB;
+
+/// The kind whose channels are of different widths: runtime kind, driver format, bits of the
+/// channels.
+const PACKED: (i32, i32, [i32; 4]) = (
+    abi::cudaChannelFormatKindUnsignedNormalized1010102,
+    abi::CU_AD_FORMAT_UNORM_INT_101010_2,
+    [10, 10, 10, 2],
+);
+
 /// Plain kinds: runtime kind, bits of a channel, driver format.
 const PLAIN: [(i32, i32, i32); 8] = [
     (
@@ -129,14 +142,24 @@ const PLAIN: [(i32, i32, i32); 8] = [
 /// The driver's format for a descriptor.
 ///
 /// # Errors
+/// `cudaErrorNotSupported` for planar and block-compressed kinds;
 /// `cudaErrorInvalidChannelDescriptor`: channels of unequal width, three of
 /// them, gaps, or a width or kind that arrays do not have.
 pub fn format(desc: &cudaChannelFormatDesc) -> Result<Format> {
+    if desc.f == abi::cudaChannelFormatKindNV12 || BLOCK_COMPRESSED.contains(&desc.f) {
+        return Err(Error::new(abi::cudaErrorNotSupported));
+    }
     let invalid = Error::new(abi::cudaErrorInvalidChannelDescriptor);
     if let Some((_, format, channels, _)) = NORMALIZED.iter().find(|entry| entry.0 == desc.f) {
         return Ok(Format {
             format: *format,
             channels: *channels,
+        });
+    }
+    if desc.f == PACKED.0 {
+        return Ok(Format {
+            format: PACKED.1,
+            channels: 4,
         });
     }
     let bits = desc.x;
@@ -159,6 +182,10 @@ pub fn format(desc: &cudaChannelFormatDesc) -> Result<Format> {
 /// The descriptor of a driver's format; of kind "none" if the runtime has no
 /// descriptor for it.
 pub fn descriptor(format: i32, channels: u32) -> cudaChannelFormatDesc {
+    if format == PACKED.1 {
+        let (f, _, [x, y, z, w]) = PACKED;
+        return cudaChannelFormatDesc { x, y, z, w, f };
+    }
     let (kind, bits, channels) = if let Some(entry) = NORMALIZED.iter().find(|e| e.1 == format) {
         (entry.0, entry.3, entry.2)
     } else if let Some(entry) = PLAIN.iter().find(|entry| entry.2 == format) {
@@ -217,6 +244,23 @@ mod tests {
             let desc = descriptor(driver, channels);
             assert_eq!((desc.f, desc.x), (kind, bits));
             assert_eq!(format(&desc).expect("normalized").format, driver);
+        }
+        let desc = descriptor(abi::CU_AD_FORMAT_UNORM_INT_101010_2, 4);
+        assert_eq!(
+            [desc.x, desc.y, desc.z, desc.w, desc.f],
+            [10, 10, 10, 2, 31]
+        );
+        let packed = format(&desc).expect("packed");
+        assert_eq!((packed.format, packed.channels), (0x50, 4));
+        assert_eq!(element_size(packed.format, packed.channels), 4);
+    }
+
+    #[test]
+    fn formats_that_are_not_served_are_not_called_invalid() {
+        for f in [4, 17, 30] {
+            let (x, y, z, w) = (8, 8, 8, 8);
+            let error = format(&cudaChannelFormatDesc { x, y, z, w, f }).unwrap_err();
+            assert_eq!(error.code(), abi::cudaErrorNotSupported, "kind {f}");
         }
     }
 

@@ -29,6 +29,7 @@ pub mod device;
 mod device_runtime;
 pub mod error;
 pub mod exec;
+mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzz;
 mod graph;

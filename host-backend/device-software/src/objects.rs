@@ -2,8 +2,9 @@
 
 use crate::device::handle;
 use crate::error::invalid;
+use crate::format::Format;
 use crate::memory_unsafe::Memory;
-use crate::texture::{Array, Format, Texture, TextureSource, Textures};
+use crate::texture::{Array, Texture, TextureSource, Textures};
 use paragpu_abi::CUDA_ARRAY3D_LAYERED;
 use paragpu_device::{ArrayId, Error, Result, SurfaceId, TextureId, TextureResource};
 use paragpu_protocol::status::Status;
@@ -36,7 +37,7 @@ impl Default for Objects {
 
 /// Checks that a texture can use this memory, and that all of it is mapped.
 fn check_linear(linear: &LinearResource, format: Format, memory: &Memory) -> Result<()> {
-    let element = u64::from(format.size() * linear.channels);
+    let element = u64::from(format.element(linear.channels));
     let bytes = if linear.height == 0 {
         Some(linear.width)
     } else {
@@ -47,7 +48,7 @@ fn check_linear(linear: &LinearResource, format: Format, memory: &Memory) -> Res
         })
     };
     let reachable = bytes.is_some_and(|b| b != 0 && memory.reachable(linear.address, b));
-    if matches!(linear.channels, 1 | 2 | 4) && reachable && linear.address.is_multiple_of(element) {
+    if reachable && linear.address.is_multiple_of(element) {
         Ok(())
     } else {
         Err(invalid("linear memory of a texture"))
@@ -65,6 +66,8 @@ fn view_format(format: Format, channels: u32) -> Option<u32> {
         Format::S32 => 0x10,
         Format::Half => 0x13,
         Format::Float => 0x16,
+        // None names normalized channels.
+        _ => return None,
     };
     match channels {
         1 => Some(one_channel),
@@ -164,8 +167,11 @@ impl Objects {
             TextureResource::Array(array) => TextureSource::Array(self.array(array)?),
             TextureResource::Level(array, level) => TextureSource::Array(self.level(array, level)?),
             TextureResource::Linear(linear) => {
-                let format = Format::parse(linear.format)
-                    .ok_or_else(|| Error::new(Status::NOT_SUPPORTED, "texture of this format"))?;
+                if Format::parse(linear.format).is_none() {
+                    return Err(Error::new(Status::NOT_SUPPORTED, "texture of this format"));
+                }
+                let format = Format::of_channels(linear.format, linear.channels)
+                    .ok_or_else(|| invalid("channels of a texture"))?;
                 check_linear(&linear, format, memory)?;
                 TextureSource::Linear(linear, format)
             }

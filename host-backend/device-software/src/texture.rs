@@ -1,6 +1,7 @@
 //! CUDA arrays, texture and surface objects, and how textures are sampled (CUDA C++
 //! Programming Guide, appendix "Texture Fetching").
 
+use crate::format::Format;
 use crate::memory_unsafe::Memory;
 use paragpu_abi::{CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED};
 use paragpu_device::{LEVEL_GRANULARITY, MAX_LEVELS};
@@ -16,73 +17,6 @@ const CLAMP: u32 = 1;
 const READ_AS_INTEGER: u32 = 1;
 const NORMALIZED: u32 = 2;
 const SRGB: u32 = 16;
-
-/// Element formats (CUarray_format).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Format {
-    U8,
-    U16,
-    U32,
-    S8,
-    S16,
-    S32,
-    Half,
-    Float,
-}
-
-impl Format {
-    /// The format numbered `value`.
-    #[must_use]
-    pub fn parse(value: u32) -> Option<Self> {
-        Some(match value {
-            1 => Self::U8,
-            2 => Self::U16,
-            3 => Self::U32,
-            8 => Self::S8,
-            9 => Self::S16,
-            0xa => Self::S32,
-            0x10 => Self::Half,
-            0x20 => Self::Float,
-            _ => return None,
-        })
-    }
-
-    /// Bytes of one channel.
-    #[must_use]
-    pub fn size(self) -> u32 {
-        match self {
-            Self::U8 | Self::S8 => 1,
-            Self::U16 | Self::S16 | Self::Half => 2,
-            _ => 4,
-        }
-    }
-
-    fn float(self) -> bool {
-        matches!(self, Self::Half | Self::Float)
-    }
-
-    /// A channel's bits, extended to 32.
-    fn extend(self, bits: u32) -> u32 {
-        match self {
-            Self::S8 => bits as i8 as u32,
-            Self::S16 => bits as i16 as u32,
-            Self::Half => crate::exec::soft::f16_to_f32(bits).to_bits(),
-            _ => bits,
-        }
-    }
-
-    /// A channel as a normalized float.
-    fn normalize(self, bits: u32) -> f32 {
-        match self {
-            Self::U8 => bits as f32 / 255.0,
-            Self::U16 => bits as f32 / 65535.0,
-            Self::S8 => (bits as i32 as f32 / 127.0).max(-1.0),
-            Self::S16 => (bits as i32 as f32 / 32767.0).max(-1.0),
-            _ => f32::from_bits(bits),
-        }
-    }
-}
 
 /// One mipmap level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,8 +72,8 @@ impl Array {
     /// is invalid.
     #[must_use]
     pub fn plan(shape: &ArrayShape) -> Option<(Format, Vec<Level>, u64)> {
-        let format = Format::parse(shape.format)?;
-        if !matches!(shape.channels, 1 | 2 | 4) || shape.width == 0 {
+        let format = Format::of_channels(shape.format, shape.channels)?;
+        if shape.width == 0 {
             return None;
         }
         let cube = shape.flags & CUDA_ARRAY3D_CUBEMAP != 0;
@@ -157,7 +91,7 @@ impl Array {
             limit(shape.height)?,
             limit(shape.depth)?,
         ];
-        let element = u64::from(format.size() * shape.channels);
+        let element = u64::from(format.element(shape.channels));
         let (mut levels, mut offset) = (Vec::new(), 0u64);
         for _ in 0..shape.levels.clamp(1, MAX_LEVELS) {
             levels.push(Level { offset, extent });
@@ -236,7 +170,7 @@ impl Array {
     /// Bytes of an element.
     #[must_use]
     pub fn element(&self) -> u64 {
-        u64::from(self.format.size() * self.shape.channels)
+        u64::from(self.format.element(self.shape.channels))
     }
 
     /// Offset of byte `x` of row `y` of slice `z`, if `size` bytes from there lie in the row.
@@ -414,7 +348,7 @@ impl Texture {
                 .get(level as usize)
                 .map_or([1; 3], |l| l.extent),
             TextureSource::Linear(linear, format) => {
-                let element = u64::from(format.size() * linear.channels);
+                let element = u64::from(format.element(linear.channels));
                 let width = if linear.height == 0 {
                     linear.width / element.max(1)
                 } else {
@@ -428,7 +362,8 @@ impl Texture {
     /// Whether it returns floats.
     fn floats(&self) -> bool {
         let (format, _) = self.format();
-        format.float() || self.sampling.flags & READ_AS_INTEGER == 0 && format.size() < 4
+        let promoted = self.sampling.flags & READ_AS_INTEGER == 0 && format.size() < 4;
+        format.float() || format.normalized() || promoted
     }
 
     /// One texel as stored; `None` if its device memory is not mapped.
@@ -446,7 +381,7 @@ impl Texture {
         let size = format.size();
         let mut out = [0; 4];
         for n in 0..channels {
-            let byte = x * u64::from(size * channels) + u64::from(n * size);
+            let byte = format.place(x, n, channels);
             let bits = match &self.source {
                 TextureSource::Array(array) => array.read(
                     array.offset(level, byte, y, z, u64::from(size))?,
@@ -456,14 +391,15 @@ impl Texture {
                     memory.load(linear.address + y * linear.pitch + byte, size as u8)? as u32
                 }
             };
-            let bits = format.extend(bits);
+            let bits = format.extend(bits, n);
             let value = if self.floats() {
                 let mut v = if format.float() {
                     f32::from_bits(bits)
                 } else {
-                    format.normalize(bits)
+                    format.normalize(bits, n)
                 };
-                if self.sampling.flags & SRGB != 0 && n < 3 && format == Format::U8 {
+                let bytes = matches!(format, Format::U8 | Format::Unorm8);
+                if self.sampling.flags & SRGB != 0 && n < 3 && bytes {
                     v = if v <= 0.040_45 {
                         v / 12.92
                     } else {

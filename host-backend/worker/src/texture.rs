@@ -1,6 +1,6 @@
 //! Arrays, texture objects, surface objects.
 
-use paragpu_abi::{CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED};
+use paragpu_abi::{CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED, array_element_bytes};
 use paragpu_device::{LEVEL_GRANULARITY, MAX_LEVELS};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{ArrayCreate, ArrayDestroy, TensorMapEncode, TensorMapReplace};
@@ -11,15 +11,11 @@ use crate::session::gpu::Gpu;
 use crate::session::memory::DeviceMemory;
 use crate::session::texture::Textures;
 
-/// The size charged for an array, and what the software GPU takes for it. Formats
-/// (CUarray_format) other than the common ones count as 32 bits per channel.
+/// The size charged for an array, and what the software GPU takes for it. Elements without
+/// bytes of their own count as 32 bits per channel.
 fn bytes(shape: &ArrayShape) -> Option<u64> {
-    let element = match shape.format {
-        0x01 | 0x08 => 1,
-        0x02 | 0x09 | 0x10 => 2,
-        _ => 4,
-    };
-    let element = u64::checked_mul(element, u64::from(shape.channels))?;
+    let element = array_element_bytes(shape.format, shape.channels)
+        .map_or(4 * u64::from(shape.channels), u64::from);
     let mut extent = [shape.width, shape.height.max(1), shape.depth.max(1)];
     // The layers and faces of a level are as many as those of the first.
     let halved = match shape.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) {
@@ -98,6 +94,23 @@ mod tests {
             levels: 0,
         };
         assert_eq!(bytes(&shape), Some(512));
+        // UNORM and SNORM formats say themselves how many channels they have.
+        for (format, element) in [
+            (1, 4),
+            (0x10, 8),
+            (0x50, 4),
+            (0xc2, 4),
+            (0xc6, 1),
+            (0xcb, 8),
+        ] {
+            let width = 512;
+            let row = ArrayShape {
+                format,
+                width,
+                ..shape
+            };
+            assert_eq!(bytes(&row), Some(512 * element), "{format:#x}");
+        }
         let levels = 4;
         let (width, height) = (16, 16);
         let mipmap = ArrayShape {

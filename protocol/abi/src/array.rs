@@ -20,6 +20,7 @@ abi_consts! { i32:
     cudaChannelFormatKindUnsigned = 1,
     cudaChannelFormatKindFloat = 2,
     cudaChannelFormatKindNone = 3,
+    cudaChannelFormatKindNV12 = 4,
     cudaChannelFormatKindUnsignedNormalized8X1 = 5,
     cudaChannelFormatKindUnsignedNormalized8X2 = 6,
     cudaChannelFormatKindUnsignedNormalized8X4 = 7,
@@ -32,6 +33,9 @@ abi_consts! { i32:
     cudaChannelFormatKindSignedNormalized16X1 = 14,
     cudaChannelFormatKindSignedNormalized16X2 = 15,
     cudaChannelFormatKindSignedNormalized16X4 = 16,
+    cudaChannelFormatKindUnsignedBlockCompressed1 = 17,
+    cudaChannelFormatKindUnsignedBlockCompressed7SRGB = 30,
+    cudaChannelFormatKindUnsignedNormalized1010102 = 31,
     CU_AD_FORMAT_UNSIGNED_INT8 = 0x01,
     CU_AD_FORMAT_UNSIGNED_INT16 = 0x02,
     CU_AD_FORMAT_UNSIGNED_INT32 = 0x03,
@@ -40,6 +44,7 @@ abi_consts! { i32:
     CU_AD_FORMAT_SIGNED_INT32 = 0x0a,
     CU_AD_FORMAT_HALF = 0x10,
     CU_AD_FORMAT_FLOAT = 0x20,
+    CU_AD_FORMAT_UNORM_INT_101010_2 = 0x50,
     CU_AD_FORMAT_UNORM_INT8X1 = 0xc0,
     CU_AD_FORMAT_UNORM_INT8X2 = 0xc1,
     CU_AD_FORMAT_UNORM_INT8X4 = 0xc2,
@@ -62,4 +67,25 @@ abi_consts! { i32:
     CUDA_ARRAY3D_SURFACE_LDST = 2,
     CUDA_ARRAY3D_CUBEMAP = 4,
     CUDA_ARRAY3D_TEXTURE_GATHER = 8,
+}
+
+/// Bytes of an array's element; `None` for planar and block-compressed formats, whose
+/// elements have no bytes of their own.
+#[must_use]
+pub fn array_element_bytes(format: u32, channels: u32) -> Option<u32> {
+    let channel = match format.cast_signed() {
+        CU_AD_FORMAT_UNSIGNED_INT8 | CU_AD_FORMAT_SIGNED_INT8 => 1,
+        CU_AD_FORMAT_UNSIGNED_INT16 | CU_AD_FORMAT_SIGNED_INT16 | CU_AD_FORMAT_HALF => 2,
+        CU_AD_FORMAT_UNSIGNED_INT32 | CU_AD_FORMAT_SIGNED_INT32 | CU_AD_FORMAT_FLOAT => 4,
+        // The others have a number of channels of their own.
+        CU_AD_FORMAT_UNORM_INT8X1 | CU_AD_FORMAT_SNORM_INT8X1 => return Some(1),
+        CU_AD_FORMAT_UNORM_INT8X2 | CU_AD_FORMAT_SNORM_INT8X2 => return Some(2),
+        CU_AD_FORMAT_UNORM_INT8X4 | CU_AD_FORMAT_SNORM_INT8X4 => return Some(4),
+        CU_AD_FORMAT_UNORM_INT16X1 | CU_AD_FORMAT_SNORM_INT16X1 => return Some(2),
+        CU_AD_FORMAT_UNORM_INT16X2 | CU_AD_FORMAT_SNORM_INT16X2 => return Some(4),
+        CU_AD_FORMAT_UNORM_INT16X4 | CU_AD_FORMAT_SNORM_INT16X4 => return Some(8),
+        CU_AD_FORMAT_UNORM_INT_101010_2 => return Some(4),
+        _ => return None,
+    };
+    matches!(channels, 1 | 2 | 4).then_some(channel * channels)
 }

@@ -6,26 +6,6 @@ use paragpu_abi::{CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED};
 use paragpu_protocol::handle::ArrayHandle;
 use paragpu_protocol::types::ArrayShape;
 
-/// Bytes of an array's element, for CUarray_formats of whole channels.
-#[must_use]
-pub fn element_bytes(format: u32, channels: u32) -> Option<u32> {
-    let channel = match format {
-        // UNSIGNED_INT8, SIGNED_INT8
-        0x01 | 0x08 => 1,
-        // UNSIGNED_INT16, SIGNED_INT16, HALF
-        0x02 | 0x09 | 0x10 => 2,
-        // UNSIGNED_INT32, SIGNED_INT32, FLOAT
-        0x03 | 0x0a | 0x20 => 4,
-        // UNORM and SNORM of 1, 2 and 4 channels: the format holds the count.
-        0xc0..=0xc2 => return Some(1 << (format - 0xc0)),
-        0xc3..=0xc5 => return Some(2 << (format - 0xc3)),
-        0xc6..=0xc8 => return Some(1 << (format - 0xc6)),
-        0xc9..=0xcb => return Some(2 << (format - 0xc9)),
-        _ => return None,
-    };
-    matches!(channels, 1 | 2 | 4).then_some(channel * channels)
-}
-
 /// A CUDA array or mipmapped array.
 #[derive(Debug)]
 pub struct Array {

@@ -505,7 +505,7 @@ pub(crate) fn cuDeviceGetTexture1DLinearMaxWidth(
     channels: c_uint,
     device: CUdevice,
 ) -> Result {
-    paragpu_client::texture::element_bytes(format.cast_unsigned(), channels)
+    paragpu_abi::array_element_bytes(format.cast_unsigned(), channels)
         .ok_or(Status::INVALID_VALUE)?;
     // The attribute counts elements, whatever their size.
     let most = snapshot(device)?

@@ -8,10 +8,9 @@ use std::sync::{Arc, LazyLock};
 use paragpu_abi::{
     CU_RESOURCE_TYPE_ARRAY, CU_RESOURCE_TYPE_LINEAR, CU_RESOURCE_TYPE_MIPMAPPED_ARRAY,
     CU_RESOURCE_TYPE_PITCH2D, CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC,
-    CUsurfObject, CUtexObject,
+    CUsurfObject, CUtexObject, array_element_bytes,
 };
 use paragpu_client::Session;
-use paragpu_client::texture::element_bytes;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{
     ArrayLevel, LevelsLayers, LinearResource, ResourceView, Sampling, TextureResource, TextureSpec,
@@ -109,7 +108,7 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
         return Err(Status::INVALID_VALUE);
     }
     let linear = |address, format, channels, width: usize, height: usize, pitch: usize| {
-        element_bytes(format, channels).ok_or(Status::INVALID_VALUE)?;
+        array_element_bytes(format, channels).ok_or(Status::INVALID_VALUE)?;
         Ok(TextureResource::Linear(LinearResource {
             address,
             format,

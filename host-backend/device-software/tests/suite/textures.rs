@@ -285,6 +285,97 @@ fn views_of_all_of_an_array_are_served() {
     }
 }
 
+#[test]
+fn normalized_elements_are_read_as_floats() {
+    // Formats, channels and the bits of each, from the lowest; whether they are signed.
+    let formats: [(u32, &[u32], bool); 13] = [
+        (0x50, &[10, 10, 10, 2], false),
+        (0xc0, &[8], false),
+        (0xc1, &[8; 2], false),
+        (0xc2, &[8; 4], false),
+        (0xc3, &[16], false),
+        (0xc4, &[16; 2], false),
+        (0xc5, &[16; 4], false),
+        (0xc6, &[8], true),
+        (0xc7, &[8; 2], true),
+        (0xc8, &[8; 4], true),
+        (0xc9, &[16], true),
+        (0xca, &[16; 2], true),
+        (0xcb, &[16; 4], true),
+    ];
+    const WIDTH: u64 = 16;
+    let mut gpu = Gpu::new();
+    let text = module(
+        ".visible .entry k(.param .u64 t, .param .u64 out) { .reg .b32 %r<8>; .reg .b64 %rd<4>; .reg .f32 %f<8>;
+ld.param.u64 %rd1,[t]; ld.param.u64 %rd2,[out]; mov.u32 %r1,%tid.x; mad.wide.u32 %rd2,%r1,16,%rd2;
+tex.1d.v4.f32.s32 {%f1,%f2,%f3,%f4},[%rd1,{%r1}]; st.global.v4.f32 [%rd2],{%f1,%f2,%f3,%f4}; ret; }",
+    );
+    let kernel = gpu.kernel(&text, "k");
+    let mut words = vec![
+        0,
+        u32::MAX,
+        0x8000_8000,
+        0x7f7f_7fff,
+        0x8080_8080,
+        0x4001_7f81,
+    ];
+    words.extend((6..32_u32).map(|n| n.wrapping_mul(0x9e37_79b9)));
+    for (format, widths, signed) in formats {
+        let bits = widths.iter().sum::<u32>();
+        let element = u64::from(bits / 8);
+        let row = ArrayShape {
+            format,
+            channels: widths.len() as u32,
+            ..shape([WIDTH, 0, 0], 0, 0)
+        };
+        let wrong = ArrayShape { channels: 3, ..row };
+        let refused = gpu.device.array_create(&wrong).unwrap_err();
+        assert_eq!(refused.status, Status::INVALID_VALUE);
+        let array = gpu.device.array_create(&row).unwrap();
+        gpu.put32(0, &words);
+        let to = CopyEnd::Array {
+            array,
+            level: 0,
+            origin: [0; 3],
+        };
+        let from = CopyEnd::Linear {
+            address: gpu.arena,
+            pitch: WIDTH * element,
+            rows: 1,
+        };
+        let bytes = [WIDTH * element, 1, 1];
+        gpu.device.copy_rect(to, from, bytes, STREAM).unwrap();
+        // The read mode makes no difference: 1 is CU_TRSF_READ_AS_INTEGER.
+        let mut how = sampling(0, 0.0);
+        how.flags = 1;
+        let resource = TextureResource::Array(array);
+        let texture = gpu.device.texture_create(resource, &how, None).unwrap();
+        let out = 0x1000;
+        let args = [Arg::P(texture.0), Arg::P(gpu.arena + out)];
+        gpu.launch(&kernel, [1; 3], [WIDTH as u32, 1, 1], &args)
+            .unwrap();
+        let found = gpu.get32(out, 4 * WIDTH as usize);
+        let bit = |at: u64| u64::from(words[(at / 32) as usize] >> (at % 32) & 1);
+        for x in 0..WIDTH {
+            let mut at = x * element * 8;
+            for n in 0..4 {
+                let want = widths.get(n).map_or(0.0, |&width| {
+                    let width = u64::from(width);
+                    let value = (0..width).map(|k| bit(at + k) << k).sum::<u64>() as f32;
+                    at += width;
+                    let greatest = ((1_u64 << (width - u64::from(signed))) - 1) as f32;
+                    match signed && value > greatest {
+                        true => ((value - 2.0 * (greatest + 1.0)) / greatest).max(-1.0),
+                        false => value / greatest,
+                    }
+                });
+                let got = f32::from_bits(found[4 * x as usize + n]);
+                assert_eq!(got, want, "format {format:#x}, element {x}, channel {n}");
+            }
+        }
+    }
+}
+
 fn h() -> f32 {
     0.5
 }

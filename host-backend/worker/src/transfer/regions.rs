@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use paragpu_abi::array_element_bytes;
 use paragpu_device::CopyEnd;
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::{Bytes, Field, Reader, decode_all};
@@ -303,12 +304,7 @@ fn cut(kind: MemoryKind, name: u64, size: u64, out: &mut Vec<Chunk>) {
 fn extent(shape: &ArrayShape, level: u32) -> Option<[u64; 3]> {
     const LAYERED: u32 = 1;
     const CUBEMAP: u32 = 4;
-    let element = match shape.format {
-        0x01 | 0x08 => 1,
-        0x02 | 0x09 | 0x10 => 2,
-        0x03 | 0x0a | 0x20 => 4,
-        _ => return None,
-    };
+    let element = u64::from(array_element_bytes(shape.format, shape.channels)?);
     let half = |size: u64| (size.checked_shr(level).unwrap_or(0)).max(1);
     let layers = shape.flags & (LAYERED | CUBEMAP) != 0;
     let depth = if layers {
@@ -316,7 +312,7 @@ fn extent(shape: &ArrayShape, level: u32) -> Option<[u64; 3]> {
     } else {
         half(shape.depth)
     };
-    let row = half(shape.width) * element * u64::from(shape.channels);
+    let row = half(shape.width) * element;
     Some([row, half(shape.height), depth])
 }
 
@@ -447,5 +443,42 @@ impl Session {
                 (end, [chunk.size, 1, 1])
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_of_every_served_format_move() {
+        let shape = |format, channels| ArrayShape {
+            width: 33,
+            height: 17,
+            depth: 0,
+            format,
+            channels,
+            flags: 0,
+            levels: 0,
+        };
+        // Plain ones; UNORM of 10, 10, 10 and 2 bits; UNORM and SNORM, which have a number of
+        // channels of their own.
+        for (format, channels, element) in [
+            (0x01, 2, 2),
+            (0x10, 4, 8),
+            (0x20, 4, 16),
+            (0x50, 4, 4),
+            (0xc0, 1, 1),
+            (0xc2, 4, 4),
+            (0xc5, 4, 8),
+            (0xc6, 1, 1),
+            (0xca, 2, 4),
+        ] {
+            let whole = extent(&shape(format, channels), 0);
+            assert_eq!(whole, Some([33 * element, 17, 1]), "{format:#x}");
+        }
+        // CU_AD_FORMAT_BC1_UNORM, CU_AD_FORMAT_NV12.
+        assert_eq!(extent(&shape(0x91, 4), 0), None);
+        assert_eq!(extent(&shape(0xb0, 4), 0), None);
     }
 }
