@@ -18,6 +18,10 @@ from measure import result, say
 PATIENCE = 280
 # Multicast between GPUs is left alone.
 QUIET = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+# Python's compiled modules, which an installation has: where it lacks them and Python may not write
+# there, each process compiles PyTorch's 2,000 modules anew.
+COMPILED = tempfile.TemporaryDirectory(prefix="paragpu-compiled-")  # pylint: disable=consider-using-with
+QUIET.update(PYTHONPYCACHEPREFIX=COMPILED.name, PYTHONDONTWRITEBYTECODE="")
 # What the guest's packages set, unless the environment does.
 PACKAGED = {name: os.environ.get(name, value) for name, value in (("NCCL_SHM_DISABLE", "1"), ("NCCL_P2P_LEVEL", "SYS"))}
 

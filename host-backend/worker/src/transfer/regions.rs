@@ -237,6 +237,18 @@ impl Chunk {
             })
     }
 
+    /// This chunk with `next`, if that follows it in the same linear memory; the size may exceed
+    /// [`CHUNK`].
+    pub(crate) fn joined(&self, next: &Self) -> Option<Self> {
+        let follows = (self.kind, self.name) == (next.kind, next.name)
+            && self.kind == MemoryKind::Linear
+            && self.offset.checked_add(self.size) == Some(next.offset);
+        follows.then(|| Self {
+            size: self.size + next.size,
+            ..*self
+        })
+    }
+
     fn of_span(span: &Span) -> Result<Self, StateError> {
         if span.size > CHUNK {
             return Err(StateError::Order("a chunk too large"));

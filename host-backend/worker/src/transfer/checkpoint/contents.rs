@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use paragpu_abi::{CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING};
 use paragpu_device::{EventId, StreamId};
 
-use super::blocks::{BlockFile, FULL, Filled, Part, SLOT, padded};
+use super::blocks::{BlockFile, Filled, PIECE, Part, SLOT, padded};
 use super::threads::{self, Threads};
 use crate::session::Session;
 use crate::session::gpu::Gpu;
@@ -50,7 +50,7 @@ pub(super) struct Written {
 /// Number of slots for that many bytes, and of threads.
 fn slots(bytes: u64) -> (u64, usize) {
     let threads = threads::count();
-    let slots = bytes.div_ceil(FULL).clamp(1, 2 * threads as u64);
+    let slots = bytes.div_ceil(SLOT).clamp(1, 2 * threads as u64);
     (slots, threads.min(slots as usize))
 }
 
@@ -115,8 +115,8 @@ impl Copies {
         block: Filled,
         copy: fn(&mut Session, &StagingRing, &Chunk, u64) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        for (at, part) in block.each() {
-            copy(session, &self.ring, &part.chunk, at)?;
+        for (at, run) in block.runs() {
+            copy(session, &self.ring, &run, at)?;
         }
         let Some(mark) = self.ring.mark(block.slot) else {
             return Err(StateError::Order("a missing slot"));
@@ -238,7 +238,7 @@ fn next_block(parts: &mut std::iter::Peekable<impl Iterator<Item = Part>>) -> Ve
     let (mut block, mut bytes) = (Vec::new(), 0);
     while let Some(part) = parts.next_if(|part| {
         let more = bytes + padded(part.chunk.size());
-        more <= FULL || block.is_empty() && more <= SLOT
+        more <= SLOT
     }) {
         bytes += padded(part.chunk.size());
         block.push(part);
@@ -322,7 +322,7 @@ impl Session {
     /// All chunks, without those that the device finds to be zero.
     fn parts_to_write(&mut self, hasher: Option<Hasher>) -> Result<Vec<Part>, StateError> {
         let chunks = self.chunks()?;
-        let chunks: Vec<Chunk> = chunks.iter().flat_map(|chunk| chunk.cut(FULL)).collect();
+        let chunks: Vec<Chunk> = chunks.iter().flat_map(|chunk| chunk.cut(PIECE)).collect();
         let mut mover = Mover::new(self)?;
         let hasher = hasher.unwrap_or_else(|| Hasher::best(&mut self.gpu, mover.staging()));
         let there = chunks.iter().filter(|chunk| hasher.hashes_on_device(chunk));
