@@ -20,7 +20,7 @@ HEARTBEAT = 0xFFFE
 HELLO, WELCOME, REFUSAL, DATA, HOST_FUNC, OUTPUT, GOODBYE, RECEIVED, TAKEN, MOVE, HOME, STAYS = range(0x7F00, 0x7F0C)
 
 MAGIC = b"paragpu\0"
-VERSION = (0, 5, 0)
+VERSION = (0, 6, 0)
 
 # Number: (name, [(parameter, type)], reply). Types as in protocol/README.md;
 # handles are all u64.
@@ -276,6 +276,7 @@ RECORDS = {
         ("patch", "u16"),
         ("session", "u64"),
         ("token", "u8x16"),
+        ("reconnect", "u32"),
         ("device_count", "u32"),
         ("taken", "u64"),
         ("region_size", "u64"),

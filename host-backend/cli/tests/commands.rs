@@ -249,6 +249,7 @@ fn backend(directory: &Path, refuse: Option<&'static str>) -> JoinHandle<()> {
                     version: VERSION,
                     session: 1,
                     token: [1; 16],
+                    reconnect: 30_000,
                     device_count: 2,
                     taken: 0,
                     shares_window: false,

@@ -74,6 +74,7 @@ impl Guest {
                 version: VERSION,
                 session: terms.session,
                 token: terms.resume_token(),
+                reconnect: terms.reconnect,
                 device_count: terms.device_count,
                 taken: 0,
                 shares_window: false,

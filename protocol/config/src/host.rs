@@ -297,9 +297,10 @@ pub struct Limits {
     #[config(default = 5000, validate = between::<1, 600_000>)]
     pub hello: u32,
     /// Time that a session waits for its guest to reconnect after its connection is lost, in
-    /// milliseconds; 0 ends it at once. The session of an exited process is never kept. If the
-    /// host cannot see the process (tcp, vsock), a session whose connection was closed, and did
-    /// not just fall silent, is kept for at most three seconds.
+    /// milliseconds; 0 ends it at once. The guest tries to come back for as long, and at least
+    /// for 30 s. The session of an exited process is never kept. If the host cannot see the
+    /// process (tcp, vsock), a session whose connection was closed, and did not just fall
+    /// silent, is kept for at most three seconds.
     #[config(default = 30_000, validate = between::<0, 3_600_000>)]
     pub reconnect: u32,
 }

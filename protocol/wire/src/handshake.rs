@@ -12,7 +12,7 @@ use crate::codec::{Bytes, Text};
 /// patch are compatible.
 pub const VERSION: Version = Version {
     major: 0,
-    minor: 5,
+    minor: 6,
     patch: 0,
 };
 
@@ -63,6 +63,9 @@ crate::record! {
         /// its connection. In a resumed session it may be another one than the guest's: then
         /// the session is a copy that only this guest has, and is resumed with this one.
         token: [u8; 16],
+        /// How long the host keeps the session for a guest that lost its connection, in
+        /// milliseconds; 0 if not at all.
+        reconnect: u32,
         /// The number of devices that the guest sees.
         device_count: u32,
         /// The highest call sequence number received: the guest resends the calls after it. 0 in

@@ -5,7 +5,7 @@
 //! each call is executed once and each reply arrives once, wherever the connection broke.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Error as TravelError, Sender, Wait};
@@ -21,7 +21,8 @@ use crate::error::{Error, Result, chain};
 use crate::sys::process;
 use crate::sys::uncancelled::Uncancelled;
 
-/// How long to try to reach a lost host.
+/// How long to try at least to reach a lost host, which may keep sessions for less: it notices
+/// the loss later.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Minimum and maximum pause between two attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
@@ -31,6 +32,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mi
 pub(crate) struct Recovery {
     /// That of the last welcome: a copy of a session has a token of its own.
     token: Mutex<[u8; 16]>,
+    /// How long the host keeps the session, in milliseconds.
+    kept: AtomicU32,
     dialer: Mutex<Dialer>,
     /// The destination to which the host sends the session.
     goal: Mutex<Option<Dialer>>,
@@ -50,6 +53,7 @@ impl Recovery {
         }
         Some(Self {
             token: Mutex::new(welcome.token),
+            kept: AtomicU32::new(welcome.reconnect),
             dialer: Mutex::new(Dialer::new(config, ordinal)?),
             goal: Mutex::new(None),
             configured: Mutex::new(config.tcp.address.0.clone()),
@@ -81,6 +85,11 @@ impl Recovery {
         }
         None
     }
+}
+
+/// How long to try to reach a lost host that keeps the session for so many milliseconds.
+fn patience(kept: u32) -> Duration {
+    PATIENCE.max(Duration::from_millis(kept.into()))
 }
 
 /// Why a new connection failed.
@@ -216,7 +225,7 @@ impl Link {
     ) -> Result<()> {
         // Frames received before the connection ended are valid, and may contain a move.
         while let Ok(true) = self.receive_one(incoming, Wait::Poll) {}
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience(recovery.kept.load(Ordering::Relaxed));
         let mut pause = PAUSE.0;
         loop {
             self.state.check()?;
@@ -322,6 +331,7 @@ impl Link {
         if welcome.token != [0; 16] {
             *recovery.token.lock() = welcome.token;
         }
+        recovery.kept.store(welcome.reconnect, Ordering::Relaxed);
         self.positions.taken.fetch_max(taken, Ordering::Relaxed);
         outgoing.kept.trim(|header| header.sequence <= taken);
         // Ends threads that still wait for room in the old connection.
@@ -400,5 +410,17 @@ impl Link {
             }
         }
         self.send_again(incoming, sender, numbers, &[&[0; 8]])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_looked_for_as_long_as_it_keeps_the_session() {
+        assert_eq!(patience(600_000), Duration::from_mins(10));
+        assert_eq!(patience(5), PATIENCE);
+        assert_eq!(patience(0), PATIENCE);
     }
 }

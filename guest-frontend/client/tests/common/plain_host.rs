@@ -39,6 +39,7 @@ pub fn session(guest: Connection, shares_window: bool) -> Arc<Session> {
         version: VERSION,
         session: 1,
         token: [0; 16],
+        reconnect: 0,
         device_count: 1,
         taken: 0,
         shares_window,
