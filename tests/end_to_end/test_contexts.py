@@ -244,7 +244,7 @@ class Contexts(OneDaemon):
 
     def test_contexts_alive_at_once_have_variables_and_functions_of_their_own(self):
         wanted = ["True True True True", "(6, 8) (7, 8)", "0 0 400 400", "(6, 10) (9, 10)", "True", "60000 50000 50000 50000"]
-        self.assertEqual(self.run_python(APART).splitlines(), [*wanted, "400 0 (10, 11)"])
+        self.assertEqual(self.output("shm", "-c", APART).splitlines(), [*wanted, "400 0 (10, 11)"])
 
     def test_a_limit_crosses_once(self):
         crossed = []

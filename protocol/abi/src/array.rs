@@ -87,5 +87,5 @@ pub fn array_element_bytes(format: u32, channels: u32) -> Option<u32> {
         CU_AD_FORMAT_UNORM_INT_101010_2 => return Some(4),
         _ => return None,
     };
-    matches!(channels, 1 | 2 | 4).then_some(channel * channels)
+    matches!(channels, 1 | 2 | 4).then(|| channel * channels)
 }
