@@ -15,7 +15,7 @@ GUEST = os.path.join(HERE, "guest_program.py")
 
 
 class OneDaemon(unittest.TestCase):
-    """Python programs that run to their end on a daemon, which the tests of a class share."""
+    """A daemon that the tests of a class share, and Python programs that run to their end on it."""
 
     @classmethod
     def setUpClass(cls):

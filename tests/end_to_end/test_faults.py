@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import unittest
 
 import harness
 
-from .guests import GUEST, end_with, eventually, finish, read_until, start, workers
+from .guests import GUEST, OneDaemon, end_with, eventually, finish, read_until, start, workers
 
 # What every build of NVIDIA's runtime imports and contains.
 UNKNOWN_RUNTIME = r"""
@@ -23,16 +22,8 @@ void *use(void) { return get_nprocs() > 0 ? dlsym(RTLD_DEFAULT, texts[1]) : (voi
 """
 
 
-class Faults(unittest.TestCase):
+class Faults(OneDaemon):
     """One daemon for all; each test leaves it without sessions."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.daemon = harness.Daemon()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.daemon.stop()
 
     def tearDown(self):
         eventually(lambda: self.daemon.sessions() == [], "no session is left")

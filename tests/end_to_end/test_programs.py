@@ -8,11 +8,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import unittest
 
 import harness
 
-from .guests import GUEST
+from .guests import GUEST, OneDaemon
 
 # Says whether a variable's memory is taken before or after its first use.
 LARGE = """
@@ -259,16 +258,8 @@ def compiled(text, *flags):
     return program
 
 
-class Programs(unittest.TestCase):
+class Programs(OneDaemon):
     """The software GPU computes correctly over every communicator."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.daemon = harness.Daemon()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.daemon.stop()
 
     def test_every_program_over_every_communicator(self):
         for communicator in harness.HOST_COMMUNICATORS:

@@ -2,10 +2,10 @@
 
 import subprocess
 import tempfile
-import unittest
 
 import harness
 
+from .guests import OneDaemon
 from .test_programs import compiled
 
 # Threads, a child, and registered memory that neither begins nor ends with a page.
@@ -60,16 +60,8 @@ def has(sanitizer):
         return built.returncode == 0 and subprocess.run(f"{folder}/program", timeout=60).returncode == 0
 
 
-class Sanitizers(unittest.TestCase):
+class Sanitizers(OneDaemon):
     """A sanitizer ends a program in which it found something with an exit status."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.daemon = harness.Daemon()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.daemon.stop()
 
     def test_the_address_sanitizer_finds_neither_errors_nor_leaks(self):
         if not has("address"):

@@ -143,8 +143,8 @@ struct State {
     error: Option<Error>,
     /// Number of pending host functions and attempts.
     host_pending: usize,
-    /// The thread that is completing an operation and then looks for work. Whoever makes
-    /// work ready that this thread can take claims it instead of waking another one.
+    /// The thread that is completing an operation and then looks for work. A thread that makes
+    /// work ready for it claims it instead of waking another one.
     looking: Option<Runs>,
     turns: Turns,
     stop: bool,

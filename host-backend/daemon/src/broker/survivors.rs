@@ -143,7 +143,7 @@ impl Broker {
     }
 }
 
-/// The account in a memfd. Whoever asks about another file, or closes it, may wait for a server.
+/// The account, if this is a memfd. Other files may have a server that answers no question.
 fn account(received: &ReceivedFd) -> Option<Account> {
     let seals = fcntl_get_seals(received).ok()?;
     let memory = seals.contains(SealFlags::SHRINK).then(|| received.as_fd());

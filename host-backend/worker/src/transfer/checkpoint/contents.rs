@@ -236,10 +236,7 @@ impl DeviceHashes {
 /// The chunks that fit into the next slot.
 fn next_block(parts: &mut std::iter::Peekable<impl Iterator<Item = Part>>) -> Vec<Part> {
     let (mut block, mut bytes) = (Vec::new(), 0);
-    while let Some(part) = parts.next_if(|part| {
-        let more = bytes + padded(part.chunk.size());
-        more <= SLOT
-    }) {
+    while let Some(part) = parts.next_if(|part| bytes + padded(part.chunk.size()) <= SLOT) {
         bytes += padded(part.chunk.size());
         block.push(part);
     }
