@@ -1,7 +1,9 @@
 """Calls the driver where its answer is documented; prints the answers as JSON."""
 
 import ctypes
+import functools
 import json
+import tempfile
 import threading
 from ctypes import byref
 
@@ -55,6 +57,32 @@ def of_a_librarys_module():
     must("cuCtxSynchronize")
     found["unload the library"] = call("cuLibraryUnload", library)
     found["unload again"] = call("cuModuleUnload", module)
+    return found
+
+
+def of_images():
+    """A library's image is the library's own copy, or the program's own if it is kept. A file's is
+    no program's."""
+    found = {}
+    preserved, yes = ctypes.c_int(1), ctypes.c_void_p(1)
+    for name, options in (("copied", (None, None, 0)), ("kept", (byref(preserved), byref(yes), 1))):
+        library, context, kernel = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        image = ctypes.create_string_buffer(PTX)
+        must("cuLibraryLoadData", byref(library), image, None, None, 0, *options)
+        if name == "copied":
+            ctypes.memset(image, ord("x"), len(PTX))
+        # It is loaded into a further context at its first use there.
+        must("cuCtxCreate_v2", byref(context), 0, 0)
+        must("cuLibraryGetKernel", byref(kernel), library, b"nothing")
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(ctypes.c_uint64()))
+        found[name] = call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, NONE, arguments, None)
+        must("cuCtxDestroy_v2", context)
+        must("cuLibraryUnload", library)
+    with tempfile.NamedTemporaryFile(suffix=".ptx") as file:
+        file.write(PTX)
+        file.flush()
+        load = functools.partial(call, "cuLibraryLoadFromFile", byref(library), file.name.encode(), None, None, 0)
+        found["file"], found["kept file"] = load(None, None, 0), load(byref(preserved), byref(yes), 1)
     return found
 
 
@@ -351,7 +379,7 @@ def main():
     """Every answer by its subject."""
     driver()
     begin()
-    subjects = (of_a_librarys_module, of_bus_ids, of_preferred_locations, of_arrays, of_shared_memory, of_access, of_uploads)
+    subjects = (of_a_librarys_module, of_images, of_bus_ids, of_preferred_locations, of_arrays, of_shared_memory, of_access, of_uploads)
     subjects += (of_nodes, of_updates, of_captures, of_entry_points, of_launches)
     print(json.dumps({subject.__name__: subject() for subject in subjects}), flush=True)
 

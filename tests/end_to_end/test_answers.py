@@ -17,6 +17,7 @@ WANTED = {
         "unload the library": 0,
         "unload again": INVALID_HANDLE,
     },
+    "of_images": {"copied": 0, "kept": 0, "file": 0, "kept file": INVALID_VALUE},
     "of_bus_ids": {
         "whole": [0, 0],
         "no function": [0, 0],

@@ -26,7 +26,7 @@ use crate::session::host_account::{Charge, HostAccount};
 
 /// Maximum number of bytes of one image.
 const MAX_BYTES: u64 = 1 << 30;
-/// Images of at least so many bytes are hashed by several threads.
+/// Images of at least so many bytes are hashed by several threads, and parts of files read.
 const LONG: usize = 1 << 20;
 /// Maximum number of images in transfer per session.
 const MAX_CONCURRENT: usize = 8;
@@ -432,9 +432,11 @@ impl Stored {
             Contents::Memory(bytes) => return Ok(Arc::clone(bytes)),
             Contents::File(path) => path,
         };
-        let Ok(bytes) = std::fs::read(path) else {
+        let mut bytes = vec![0; usize::try_from(self.size).unwrap_or(usize::MAX)];
+        let read = File::open(path).and_then(|file| fill(&mut bytes, &file, 0));
+        if read.is_err() {
             return missing();
-        };
+        }
         if hash_of(&bytes) != self.hash {
             tracing::error!(path = %path.display(), "an image changed on disk and was removed");
             let _ = std::fs::remove_file(path);
@@ -467,6 +469,18 @@ impl Stored {
         }
         Ok(part)
     }
+}
+
+/// Reads a file from `offset` on, for which a program waits. Much is read by several threads,
+/// because new memory takes longer than the copy.
+fn fill(bytes: &mut [u8], file: &File, offset: u64) -> std::io::Result<()> {
+    if bytes.len() < 2 * LONG {
+        return file.read_exact_at(bytes, offset);
+    }
+    let (left, right) = bytes.split_at_mut(bytes.len() / 2);
+    let middle = offset + left.len() as u64;
+    let (left, right) = rayon_core::join(|| fill(left, file, offset), || fill(right, file, middle));
+    left.and(right)
 }
 
 /// The hash of an image, for which a program waits.
@@ -590,6 +604,18 @@ mod tests {
             }
             assert_eq!(status(images.find(&[0; 32])), Status::NOT_FOUND);
             assert!(!images.holds(&[0; 32], 1));
+        }
+    }
+
+    #[test]
+    fn a_large_image_is_read_whole() {
+        let (_directory, both) = stores(64 << 20);
+        for mut images in both {
+            let bytes: Vec<u8> = (0..5 * LONG as u32 + 77)
+                .map(|i| (i ^ i >> 9) as u8)
+                .collect();
+            let hash = send(&mut images, &bytes, LONG).unwrap();
+            assert!(*images.find(&hash).unwrap().load().unwrap() == bytes);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Libraries and their kernels.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,8 @@ use crate::objects::context::Place;
 /// A library: an image that is loaded into each context that uses it.
 #[derive(Debug)]
 pub struct Library {
-    image: Vec<u8>,
+    /// The program's own, if it keeps it.
+    image: Cow<'static, [u8]>,
     options: Vec<(u32, u32)>,
     /// The module in each context that uses the library.
     modules: Mutex<Modules>,
@@ -92,10 +94,15 @@ pub struct Kernel {
 
 impl Library {
     /// A library of this image, which `place` has loaded already.
-    pub fn new(image: &[u8], options: &[(u32, u32)], place: Place, module: Arc<Module>) -> Self {
+    pub fn new(
+        image: Cow<'static, [u8]>,
+        options: &[(u32, u32)],
+        place: Place,
+        module: Arc<Module>,
+    ) -> Self {
         let session = place.session;
         Self {
-            image: image.to_vec(),
+            image,
             options: options.to_vec(),
             modules: Mutex::new(Modules {
                 loaded: HashMap::from([(place.number(), Loaded { session, module })]),

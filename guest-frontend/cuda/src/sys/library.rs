@@ -1,6 +1,7 @@
 //! Libraries and kernels (CUDA Driver API, Library Management). A library's image is loaded
 //! into each session that uses it.
 
+use std::borrow::Cow;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
@@ -22,11 +23,6 @@ use crate::objects::context::Place;
 use crate::objects::library::{Kernel, Library};
 use crate::objects::{self, Found, InContext, Object};
 use crate::{current, kernel};
-
-const LIBRARY_OPTIONS: [c_int; 2] = [
-    CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE,
-    CU_LIBRARY_BINARY_IS_PRESERVED,
-];
 
 fn handle(number: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
@@ -72,32 +68,64 @@ fn any_place() -> Result<Place> {
     }
 }
 
+/// Whether the program promises to keep the image (CU_LIBRARY_BINARY_IS_PRESERVED).
+///
+/// # Safety
+/// `names` and `values` point to `count` options and their values; `values` may be null.
+unsafe fn is_preserved(
+    names: *const c_int,
+    values: *const *mut c_void,
+    count: c_uint,
+) -> Result<bool> {
+    let mut preserved = false;
+    // SAFETY: `names` points to `count` elements, as the caller promises.
+    for (place, name) in unsafe { list(names, count as usize) }?.iter().enumerate() {
+        match *name {
+            CU_LIBRARY_BINARY_IS_PRESERVED if !values.is_null() => {
+                // SAFETY: `values` points to `count` elements, as the caller promises.
+                preserved = !unsafe { values.add(place).read() }.is_null();
+            }
+            // Hints.
+            CU_LIBRARY_BINARY_IS_PRESERVED | CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE => {}
+            _ => return Err(Status::INVALID_VALUE),
+        }
+    }
+    Ok(preserved)
+}
+
 /// Loads an image for all contexts.
 ///
 /// # Safety
-/// `out` is null or writable, and the buffers of `options` are still writable.
+/// `out` is null or writable, the buffers of `options` are still writable, and a `preserved`
+/// image stays as it is until the library is unloaded.
 unsafe fn load(
     out: *mut CUlibrary,
     image: &Image<'_>,
     options: &Options,
-    library_options: (*mut c_int, c_uint),
+    preserved: bool,
 ) -> Result {
     present(out)?;
-    let (first, count) = library_options;
-    // SAFETY: `first` points to `count` elements, as the caller promises.
-    for option in unsafe { list(first, count as usize) }? {
-        // Both options are hints.
-        if !LIBRARY_OPTIONS.contains(option) {
-            return Err(Status::INVALID_VALUE);
-        }
-    }
     // Loaded into one context immediately, to report an invalid image here.
     let place = any_place()?;
     // SAFETY: the caller upholds the contract of `load_image`.
     let (module, loaded) = unsafe { load_image(place.session, image, options) }?;
-    let library = Library::new(&loaded, &options.numbers, place, module);
+    let kept = match loaded {
+        // SAFETY: the program keeps the image, as the caller promises.
+        Cow::Borrowed(bytes) if preserved => Cow::Borrowed(unsafe { extended(bytes) }),
+        copied => Cow::Owned(copied.into_owned()),
+    };
+    let library = Library::new(kept, &options.numbers, place, module);
     // SAFETY: `out` is null or writable, as the caller promises.
     unsafe { put(out, objects::insert(Object::Library(Arc::new(library)))) }
+}
+
+/// The same bytes, for longer.
+///
+/// # Safety
+/// They stay as they are while the result is used.
+unsafe fn extended(bytes: &[u8]) -> &'static [u8] {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) }
 }
 
 fn find(library: CUlibrary) -> Result<Arc<Library>> {
@@ -169,15 +197,11 @@ pub(crate) unsafe fn cuLibraryLoadData(
     library_values: *mut *mut c_void,
     library_number: c_uint,
 ) -> Result {
-    let _ = library_values;
-    // SAFETY: the caller upholds the contract of `load`.
+    // SAFETY: the caller upholds the contracts of all four.
     unsafe {
-        load(
-            library,
-            &Image::read(image)?,
-            &Options::read(number, options, values)?,
-            (library_options, library_number),
-        )
+        let preserved = is_preserved(library_options, library_values, library_number)?;
+        let options = Options::read(number, options, values)?;
+        load(library, &Image::read(image)?, &options, preserved)
     }
 }
 
@@ -191,19 +215,22 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
     library_values: *mut *mut c_void,
     library_number: c_uint,
 ) -> Result {
-    let _ = library_values;
     super::present(library)?;
+    // SAFETY: the caller upholds the contract of `is_preserved`.
+    if unsafe { is_preserved(library_options, library_values, library_number) }? {
+        return Err(Status::INVALID_VALUE);
+    }
     // SAFETY: the caller upholds the contract of `Options::read`.
     let options = unsafe { Options::read(number, options, values) }?;
     // SAFETY: the caller upholds the contract of `read_file`.
     let bytes = unsafe { read_file(name) }?;
-    // SAFETY: the caller upholds the contract of `load`.
+    // SAFETY: the caller upholds the contract of `load`, and `bytes` is a whole file.
     unsafe {
         load(
             library,
             &Image::read(bytes.as_ptr().cast())?,
             &options,
-            (library_options, library_number),
+            false,
         )
     }
 }

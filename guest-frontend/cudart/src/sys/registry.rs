@@ -15,7 +15,7 @@ use super::runtime::Runtime;
 use super::{fail, say, text};
 use crate::error::{Error, Result};
 use paragpu_abi as abi;
-use paragpu_abi::{CUdeviceptr, CUkernel, CUlibrary};
+use paragpu_abi::{CU_LIBRARY_BINARY_IS_PRESERVED, CUdeviceptr, CUkernel, CUlibrary};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -528,7 +528,12 @@ impl Binary {
         }
         // SAFETY: the caller upholds the contract of `Binary::image`.
         let loaded = unsafe { self.image() }.and_then(|image| {
-            // SAFETY: the caller upholds the contract of `cuLibraryLoadData`.
+            let (mut kept, mut yes) = (
+                CU_LIBRARY_BINARY_IS_PRESERVED,
+                ptr::without_provenance_mut(1),
+            );
+            // SAFETY: the caller upholds the contract of `cuLibraryLoadData`. The image is the
+            // program's own, and mapped until it is unregistered.
             unsafe {
                 runtime.driver.cuLibraryLoadData(
                     &mut library,
@@ -536,9 +541,9 @@ impl Binary {
                     ptr::null_mut(),
                     ptr::null_mut(),
                     0,
-                    ptr::null_mut(),
-                    ptr::null_mut(),
-                    0,
+                    &mut kept,
+                    &mut yes,
+                    1,
                 )
             }
         });
