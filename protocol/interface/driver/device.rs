@@ -16,7 +16,7 @@ fn cuDriverGetVersion(version: Out<c_int>);
 /// Returns a device by its ordinal.
 #[since(2000)]
 #[host]
-fn cuDeviceGet(device: *mut CUdevice, number: c_int);
+fn cuDeviceGet(device: Out<CUdevice>, number: c_int);
 
 /// Returns the number of devices.
 #[since(2000)]

@@ -4,10 +4,10 @@
 #[since(10000)]
 #[also(cuGraphInstantiate_v2 = 11000)]
 fn cuGraphInstantiate(
-    exec: *mut CUgraphExec,
+    exec: Out<CUgraphExec>,
     graph: CUgraph,
-    node: *mut CUgraphNode,
-    log: *mut c_char,
+    node: Out<CUgraphNode>,
+    log: Out<c_char>,
     length: usize,
 );
 

@@ -4,13 +4,13 @@
 #[since(3020)]
 #[clears(place)]
 #[through(allocate(place, size, 0))]
-fn cuMemAllocHost_v2(place: *mut *mut c_void, size: usize);
+fn cuMemAllocHost_v2(place: Out<*mut c_void>, size: usize);
 
 /// Allocates pinned memory, with flags.
 #[since(2020)]
 #[clears(place)]
 #[through(allocate(place, size, flags))]
-fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, flags: c_uint);
+fn cuMemHostAlloc(place: Out<*mut c_void>, size: usize, flags: c_uint);
 
 /// Frees pinned memory.
 #[since(2000)]

@@ -56,7 +56,7 @@ fn cuKernelGetLibrary(library: Out<CUlibrary>, kernel: CUkernel);
 /// Returns the mangled name of a kernel.
 #[since(12030)]
 #[required(kernel)]
-#[through(module::name_of(name, kernel))]
+#[through(name = module::name_of(kernel))]
 fn cuKernelGetName(name: Out<*const c_char>, kernel: CUkernel);
 
 /// Returns an attribute of a kernel.

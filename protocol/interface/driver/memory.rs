@@ -3,7 +3,7 @@
 /// Allocates device memory.
 #[since(3020)]
 #[clears(address)]
-fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize);
+fn cuMemAlloc_v2(address: Out<CUdeviceptr>, size: usize);
 
 /// Allocates device memory with aligned rows, and returns their pitch.
 #[since(3020)]

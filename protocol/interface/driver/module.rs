@@ -47,7 +47,7 @@ fn cuModuleGetGlobal_v2(address: Out<CUdeviceptr>, size: Out<usize>, module: CUm
 /// Returns an attribute of a kernel, from its constant facts.
 #[since(2020)]
 #[host]
-#[through(attribute(value, which, function))]
+#[through(value = attribute(which, function))]
 fn cuFuncGetAttribute(value: Out<c_int>, which: c_int, function: CUfunction);
 
 /// Sets an attribute of a kernel.
@@ -75,7 +75,7 @@ fn cuFuncGetModule(module: Out<CUmodule>, function: CUfunction);
 #[since(12030)]
 #[host]
 #[required(function)]
-#[through(name_of(name, function))]
+#[through(name = name_of(function))]
 fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction);
 
 /// Returns offset and size of a kernel parameter.

@@ -218,11 +218,8 @@ pub(super) fn retain(device: CUdevice) -> Result<Arc<Context>> {
     })
 }
 
-/// # Safety
-/// `context` is null or writable.
-pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> Result {
-    // SAFETY: `context` is null or writable, as the caller promises.
-    unsafe { put(context, retain(device)?.handle()) }
+pub(crate) fn cuDevicePrimaryCtxRetain(context: Out<'_, CUcontext>, device: CUdevice) -> Result {
+    context.put(retain(device)?.handle())
 }
 
 pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Result {
@@ -264,17 +261,14 @@ pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> 
     })
 }
 
-/// # Safety
-/// `flags` is null or writable.
-pub(crate) unsafe fn cuDevicePrimaryCtxGetState(
+pub(crate) fn cuDevicePrimaryCtxGetState(
     device: CUdevice,
-    flags: *mut c_uint,
+    flags: Out<'_, c_uint>,
     active: Out<'_, c_int>,
 ) -> Result {
     let state = &guarded(device::ordinal(device)?)?.state;
     let state = state.load(Ordering::Acquire);
-    // SAFETY: `flags` is null or writable, as the caller promises.
-    unsafe { put(flags, (state & !ACTIVE) as c_uint) }?;
+    flags.put((state & !ACTIVE) as c_uint)?;
     active.put(c_int::from(state & ACTIVE != 0))
 }
 
@@ -377,12 +371,8 @@ pub(crate) fn cuCtxSetCurrent(context: CUcontext) -> Result {
     Ok(())
 }
 
-/// # Safety
-/// `context` is null or writable.
-pub(crate) unsafe fn cuCtxGetCurrent(context: *mut CUcontext) -> Result {
-    let handle = current_if_any().map_or(std::ptr::null_mut(), |context| context.handle());
-    // SAFETY: `context` is null or writable, as the caller promises.
-    unsafe { put(context, handle) }
+pub(crate) fn cuCtxGetCurrent(context: Out<'_, CUcontext>) -> Result {
+    context.put(current_if_any().map_or(std::ptr::null_mut(), |context| context.handle()))
 }
 
 pub(crate) fn cuCtxGetDevice(device: Out<'_, CUdevice>) -> Result {
@@ -393,17 +383,13 @@ pub(crate) fn cuCtxGetDevice_v2(device: Out<'_, CUdevice>, context: CUcontext) -
     device.put(device::number(find_or_current(context)?.ordinal))
 }
 
-/// # Safety
-/// `flags` is null or writable.
-pub(crate) unsafe fn cuCtxGetFlags(flags: *mut c_uint) -> Result {
+pub(crate) fn cuCtxGetFlags(flags: Out<'_, c_uint>) -> Result {
     let context = current_or_released()?;
     // Every context maps host memory, but of those that the program did not create CUDA says it.
-    let known = match context.is_primary() {
+    flags.put(match context.is_primary() {
         true => context.flags() | CU_CTX_MAP_HOST,
         false => context.flags(),
-    };
-    // SAFETY: `flags` is null or writable, as the caller promises.
-    unsafe { put(flags, known) }
+    })
 }
 
 pub(crate) fn cuCtxSetFlags(flags: c_uint) -> Result {
@@ -412,11 +398,8 @@ pub(crate) fn cuCtxSetFlags(flags: c_uint) -> Result {
     Ok(())
 }
 
-/// # Safety
-/// `id` is null or writable.
-pub(crate) unsafe fn cuCtxGetId(context: CUcontext, id: *mut u64) -> Result {
-    // SAFETY: `id` is null or writable, as the caller promises.
-    unsafe { put(id, find_or_current(context)?.alive()?.id()) }
+pub(crate) fn cuCtxGetId(context: CUcontext, id: Out<'_, u64>) -> Result {
+    id.put(find_or_current(context)?.alive()?.id())
 }
 
 pub(crate) fn cuCtxGetApiVersion(context: CUcontext, version: Out<'_, c_uint>) -> Result {

@@ -21,7 +21,7 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, except_fault, put, put_text};
+use super::{Result, except_fault, put_text};
 use crate::objects::peers;
 use crate::visible::{self, Candidate, Entry, Order};
 
@@ -360,10 +360,9 @@ pub(crate) fn cuDriverGetVersion(version: Out<'_, c_int>) -> Result {
     version.put(driver_version())
 }
 
-pub(crate) unsafe fn cuDeviceGet(device: *mut CUdevice, number: c_int) -> Result {
+pub(crate) fn cuDeviceGet(device: Out<'_, CUdevice>, number: c_int) -> Result {
     ordinal(number)?;
-    // SAFETY: `device` is null or writable, as the caller promises.
-    unsafe { put(device, number) }
+    device.put(number)
 }
 
 pub(crate) fn cuDeviceGetCount(number: Out<'_, c_int>) -> Result {
@@ -375,16 +374,9 @@ pub(crate) unsafe fn cuDeviceGetName(name: *mut c_char, length: c_int, device: C
     unsafe { put_text(name, length, &snapshot(device)?.name) }
 }
 
-pub(crate) unsafe fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> Result {
-    // SAFETY: `uuid` is null or writable, as the caller promises.
-    unsafe {
-        put(
-            uuid,
-            CUuuid {
-                bytes: snapshot(device)?.uuid,
-            },
-        )
-    }
+pub(crate) fn cuDeviceGetUuid(uuid: Out<'_, CUuuid>, device: CUdevice) -> Result {
+    let bytes = snapshot(device)?.uuid;
+    uuid.put(CUuuid { bytes })
 }
 
 pub(crate) fn cuDeviceGetLuid(luid: *mut c_char, mask: *mut c_uint, device: CUdevice) -> Result {

@@ -487,9 +487,8 @@ pub(super) fn tools_id(node: CUgraphNode) -> Result<u64> {
     Ok(u64::from(graph.id()) << u32::BITS | u64::from(number))
 }
 
-pub(crate) unsafe fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_int) -> Result {
-    // SAFETY: `kind` is null or writable, as the caller promises.
-    unsafe { put(kind, work_of(node)?.kind()) }
+pub(crate) fn cuGraphNodeGetType(node: CUgraphNode, kind: Out<'_, c_int>) -> Result {
+    kind.put(work_of(node)?.kind())
 }
 
 pub(crate) fn cuGraphDestroyNode(node: CUgraphNode) -> Result {

@@ -19,7 +19,7 @@ use super::boundary::{In, Out};
 use super::graph::{find, find_node, node_handle, node_name};
 use super::graph_node::{copy, fill, general, kernel_change, second_version};
 use super::host_call::host_call;
-use super::{Result, capture, device, event, except_fault, get, put, put_if, unsupported_use};
+use super::{Result, capture, device, event, except_fault, get, unsupported_use};
 use crate::current;
 use crate::named_stream;
 use crate::objects::{self, Found, InContext, Object};
@@ -47,24 +47,18 @@ fn inner(found: &Found) -> Result<&InContext<GraphExec>> {
 }
 
 /// Instantiates a graph.
-///
-/// # Safety
-/// `exec` is null or writable (cuGraphInstantiateWithFlags).
-pub(super) unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result {
+pub(super) fn instantiate(exec: Out<'_, CUgraphExec>, graph: CUgraph, flags: u64) -> Result {
     // Only cuGraphInstantiateWithParams names a stream for it.
     if flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: the caller upholds the contract of `instantiate_any`.
-    unsafe { instantiate_any(exec, graph, flags) }
+    instantiate_any(exec, graph, flags)
 }
 
 /// As [`instantiate`], with every flag.
-///
-/// # Safety
-/// `exec` is null or writable (cuGraphInstantiateWithParams).
-unsafe fn instantiate_any(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result {
-    if exec.is_null() || flags & !(FLAGS | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 {
+fn instantiate_any(exec: Out<'_, CUgraphExec>, graph: CUgraph, flags: u64) -> Result {
+    exec.present()?;
+    if flags & !(FLAGS | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 {
         return Err(Status::INVALID_VALUE);
     }
     if flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH != 0 {
@@ -86,17 +80,11 @@ unsafe fn instantiate_any(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) ->
     let session = current.session;
     let home = session.ordinal();
     let object = GraphExec::instantiate(&graph, flags, home, device::session)?;
-    // SAFETY: `exec` is null or writable, as the caller promises.
-    unsafe {
-        put(
-            exec,
-            objects::insert(Object::GraphExec(InContext {
-                context: current.handle,
-                session,
-                object,
-            })),
-        )
-    }
+    exec.put(objects::insert(Object::GraphExec(InContext {
+        context: current.handle,
+        session,
+        object,
+    })))
 }
 
 /// Updates a node of an executable graph.
@@ -140,32 +128,28 @@ fn node_of(name: Option<NodeName>) -> CUgraphNode {
     name.map_or(std::ptr::null_mut(), node_handle)
 }
 
-pub(crate) unsafe fn cuGraphInstantiate(
-    exec: *mut CUgraphExec,
+pub(crate) fn cuGraphInstantiate(
+    exec: Out<'_, CUgraphExec>,
     graph: CUgraph,
-    node: *mut CUgraphNode,
-    log: *mut c_char,
+    node: Out<'_, CUgraphNode>,
+    log: Out<'_, c_char>,
     length: usize,
 ) -> Result {
-    // SAFETY: `node` is null or writable, as the caller promises.
-    unsafe { put_if(node, std::ptr::null_mut()) };
+    node.put_if(std::ptr::null_mut());
     if length > 0 {
-        // SAFETY: `log` is null or writable, as the caller promises.
-        unsafe { put_if(log, 0) };
+        log.put_if(0);
     }
-    // SAFETY: the caller upholds the contract of `instantiate`.
-    unsafe { instantiate(exec, graph, 0) }
+    instantiate(exec, graph, 0)
 }
 
 pub(crate) unsafe fn cuGraphInstantiateWithParams(
-    exec: *mut CUgraphExec,
+    exec: Out<'_, CUgraphExec>,
     graph: CUgraph,
     parameters: *mut cudaGraphInstantiateParams,
 ) -> Result {
     // SAFETY: `parameters` is null or readable, as the caller promises.
     let flags = unsafe { get(parameters.cast_const()) }?.flags;
-    // SAFETY: the caller upholds the contract of `instantiate_any`.
-    let made = unsafe { instantiate_any(exec, graph, flags) };
+    let made = instantiate_any(exec, graph, flags);
     // SAFETY: `parameters` is a record that is ours to write, as the caller promises.
     unsafe {
         (*parameters).errNode_out = std::ptr::null_mut();
@@ -178,10 +162,9 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
     made
 }
 
-pub(crate) unsafe fn cuGraphExecGetFlags(exec: CUgraphExec, flags: *mut u64) -> Result {
+pub(crate) fn cuGraphExecGetFlags(exec: CUgraphExec, flags: Out<'_, u64>) -> Result {
     let found = find_exec(exec)?;
-    // SAFETY: `flags` is null or writable, as the caller promises.
-    unsafe { put(flags, inner(&found)?.object.flags & !UNTOLD_FLAGS) }
+    flags.put(inner(&found)?.object.flags & !UNTOLD_FLAGS)
 }
 
 /// cuGraphExecGetId: the handle, whose upper half is the same for all objects.
@@ -370,6 +353,7 @@ pub(crate) fn cuGraphNodeSetEnabled(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::boundary::Boundary as _;
 
     #[test]
     fn flags_that_exclude_each_other_are_invalid() {
@@ -381,17 +365,16 @@ mod tests {
         ] {
             let (mut exec, graph) = (std::ptr::null_mut(), std::ptr::null_mut());
             // SAFETY: `exec` is writable.
-            let made = unsafe { instantiate(&raw mut exec, graph, flags) };
-            assert_eq!(made, Err(want), "{flags}");
+            let exec = unsafe { Out::take(&raw mut exec) };
+            assert_eq!(instantiate(exec, graph, flags), Err(want), "{flags}");
             let mut parameters = cudaGraphInstantiateParams {
                 flags,
                 uploadStream: std::ptr::null_mut(),
                 errNode_out: std::ptr::null_mut(),
                 result_out: CUDA_GRAPH_INSTANTIATE_SUCCESS,
             };
-            // SAFETY: `exec` and `parameters` are writable.
-            let made =
-                unsafe { cuGraphInstantiateWithParams(&raw mut exec, graph, &raw mut parameters) };
+            // SAFETY: `parameters` is writable.
+            let made = unsafe { cuGraphInstantiateWithParams(exec, graph, &raw mut parameters) };
             assert_eq!(made, Err(want), "{flags}");
             assert_eq!(parameters.result_out, CUDA_GRAPH_INSTANTIATE_ERROR);
         }

@@ -15,7 +15,7 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, device, memory, pointer, put, unsupported_use};
+use super::{Result, capture, device, memory, pointer, unsupported_use};
 use crate::objects::context::forget_memory;
 use crate::objects::{peers, pool};
 use crate::{address, current, managed};
@@ -89,27 +89,17 @@ fn release(session: &Session, found: &Pinned) -> Result {
 }
 
 /// Allocates pinned memory.
-///
-/// # Safety
-/// `out` is null or writable (cuMemHostAlloc).
-pub(super) unsafe fn allocate(out: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
-    if out.is_null() {
-        return Err(Status::INVALID_VALUE);
-    }
+pub(super) fn allocate(out: Out<'_, *mut c_void>, size: usize, flags: c_uint) -> Result {
+    out.present()?;
     if size == 0 {
-        // SAFETY: `out` is writable, as the caller promises.
-        return unsafe { put(out, std::ptr::null_mut()) };
+        return out.put(std::ptr::null_mut());
     }
     capture::permit_unsafe()?;
     let current = current::current()?;
     let address = current.allocate(|| current.session.host().allocate(size as u64, flags))?;
-    // SAFETY: `out` is null or writable, as the caller promises.
-    unsafe {
-        put(
-            out,
-            std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
-        )
-    }
+    out.put(std::ptr::with_exposed_provenance_mut(
+        usize::try_from(address).unwrap_or(0),
+    ))
 }
 
 pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
@@ -229,11 +219,9 @@ pub(crate) fn cuMemHostGetDevicePointer_v2(
     device.put(session.host().device_address(address as u64)?)
 }
 
-pub(crate) unsafe fn cuMemHostGetFlags(flags: *mut c_uint, address: *mut c_void) -> Result {
+pub(crate) fn cuMemHostGetFlags(flags: Out<'_, c_uint>, address: *mut c_void) -> Result {
     current::current()?;
     let (_, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
     // Unified addressing maps all pinned memory. That the device only reads it is not told.
-    let known = found.flags & !CU_MEMHOSTREGISTER_READ_ONLY | CU_MEMHOSTALLOC_DEVICEMAP;
-    // SAFETY: `flags` is null or writable, as the caller promises.
-    unsafe { put(flags, known) }
+    flags.put(found.flags & !CU_MEMHOSTREGISTER_READ_ONLY | CU_MEMHOSTALLOC_DEVICEMAP)
 }

@@ -347,8 +347,8 @@ pub(crate) fn cuKernelGetLibrary(library: Out<'_, CUlibrary>, kernel: CUkernel) 
     }
 }
 
-pub(crate) unsafe fn cuKernelGetAttribute(
-    value: *mut c_int,
+pub(crate) fn cuKernelGetAttribute(
+    value: Out<'_, c_int>,
     selector: c_int,
     kernel: CUkernel,
     device: CUdevice,
@@ -357,11 +357,9 @@ pub(crate) unsafe fn cuKernelGetAttribute(
     if let Object::Kernel(inner) = &**find_kernel(kernel)?
         && let Some(set) = inner.attribute(current::current()?.ordinal, selector)
     {
-        // SAFETY: `value` is null or writable, as the caller promises.
-        return unsafe { put(value, set) };
+        return value.put(set);
     }
-    // SAFETY: the caller upholds the contract of `attribute`.
-    unsafe { attribute(value, selector, kernel) }
+    value.put(attribute(selector, kernel)?)
 }
 
 pub(crate) fn cuKernelSetAttribute(

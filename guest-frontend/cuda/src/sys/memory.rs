@@ -11,7 +11,7 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, device, host, pointer, put, put_if};
+use super::{Result, capture, device, host, pointer};
 use crate::address::{is_in_arena, ordinal_of};
 use crate::objects::context::forget_memory;
 use crate::objects::{peers, pool};
@@ -62,39 +62,27 @@ pub fn allocate(size: usize) -> Result<u64> {
     current.allocate(|| current.session.memory().allocate(size as u64))
 }
 
-pub(crate) unsafe fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> Result {
-    if address.is_null() {
-        return Err(Status::INVALID_VALUE);
-    }
-    // SAFETY: `address` is null or writable, as the caller promises.
-    unsafe { put(address, allocate(size)?) }
+pub(crate) fn cuMemAlloc_v2(address: Out<'_, CUdeviceptr>, size: usize) -> Result {
+    address.present()?.put(allocate(size)?)
 }
 
-pub(crate) unsafe fn cuMemAllocPitch_v2(
-    address: *mut CUdeviceptr,
-    pitch: *mut usize,
+pub(crate) fn cuMemAllocPitch_v2(
+    address: Out<'_, CUdeviceptr>,
+    pitch: Out<'_, usize>,
     width: usize,
     height: usize,
     element: c_uint,
 ) -> Result {
-    if address.is_null()
-        || pitch.is_null()
-        || !matches!(element, 4 | 8 | 16)
-        || width == 0
-        || height == 0
-    {
+    let (address, pitch) = (address.present()?, pitch.present()?);
+    if !matches!(element, 4 | 8 | 16) || width == 0 || height == 0 {
         return Err(Status::INVALID_VALUE);
     }
     let row = width
         .checked_next_multiple_of(PITCH)
         .ok_or(Status::INVALID_VALUE)?;
     let size = row.checked_mul(height).ok_or(Status::INVALID_VALUE)?;
-    let allocated = allocate(size)?;
-    // SAFETY: each pointer is null or writable, as the caller promises.
-    unsafe {
-        put(pitch, row)?;
-        put(address, allocated)
-    }
+    address.put(allocate(size)?)?;
+    pitch.put(row)
 }
 
 pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
@@ -144,19 +132,16 @@ fn finish_others(session: &Session) {
     }
 }
 
-pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {
+pub(crate) fn cuMemGetInfo_v2(free: Out<'_, usize>, total: Out<'_, usize>) -> Result {
     let info = current::current()?.session.memory().info()?;
-    // SAFETY: each pointer is null or writable, as the caller promises.
-    unsafe {
-        put_if(free, usize::try_from(info.free).unwrap_or(usize::MAX));
-        put_if(total, usize::try_from(info.total).unwrap_or(usize::MAX));
-    }
+    free.put_if(usize::try_from(info.free).unwrap_or(usize::MAX));
+    total.put_if(usize::try_from(info.total).unwrap_or(usize::MAX));
     Ok(())
 }
 
-pub(crate) unsafe fn cuMemGetAddressRange_v2(
+pub(crate) fn cuMemGetAddressRange_v2(
     base: Out<'_, CUdeviceptr>,
-    size: *mut usize,
+    size: Out<'_, usize>,
     address: CUdeviceptr,
 ) -> Result {
     let session = owner(address)?;
@@ -171,7 +156,6 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
         }
     };
     base.put_if(start);
-    // SAFETY: `size` is null or writable, as the caller promises.
-    unsafe { put_if(size, usize::try_from(length).unwrap_or(usize::MAX)) };
+    size.put_if(usize::try_from(length).unwrap_or(usize::MAX));
     Ok(())
 }

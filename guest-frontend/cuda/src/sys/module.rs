@@ -14,7 +14,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::{Out, Text};
 use super::image::{Image, Options};
-use super::{Result, library, present, put, put_if, text};
+use super::{Result, library, present, put, text};
 use crate::current::{self, Current};
 use crate::eager_loading::load_kernels;
 use crate::managed;
@@ -201,23 +201,16 @@ fn kept_name(function: &Function) -> *const c_char {
 }
 
 /// cuFuncGetName, cuKernelGetName.
-///
-/// # Safety
-/// `out` is null or writable.
-pub unsafe fn name_of(out: *mut *const c_char, function: CUfunction) -> Result {
-    // SAFETY: `out` is null or writable, as the caller promises.
-    unsafe { put(out, kept_name(callable(function)?.function()?)) }
+pub fn name_of(function: CUfunction) -> Result<*const c_char> {
+    Ok(kept_name(callable(function)?.function()?))
 }
 
 /// cuFuncGetParamInfo, cuKernelGetParamInfo.
-///
-/// # Safety
-/// `offset` and `size` are null or writable.
-pub unsafe fn parameter(
+pub(super) fn parameter(
     function: CUfunction,
     index: usize,
-    offset: *mut usize,
-    size: *mut usize,
+    offset: Out<'_, usize>,
+    size: Out<'_, usize>,
 ) -> Result {
     let callable = callable(function)?;
     let function = callable.function()?;
@@ -225,11 +218,8 @@ pub unsafe fn parameter(
         .parameters()
         .get(index)
         .ok_or(Status::INVALID_VALUE)?;
-    // SAFETY: each pointer is null or writable, as the caller promises.
-    unsafe {
-        put(offset, at as usize)?;
-        put_if(size, length as usize);
-    }
+    offset.put(at as usize)?;
+    size.put_if(length as usize);
     Ok(())
 }
 
@@ -239,20 +229,11 @@ pub fn parameter_count(function: CUfunction) -> Result<usize> {
 }
 
 /// cuFuncGetAttribute, cuKernelGetAttribute.
-///
-/// # Safety
-/// `out` is null or writable.
-pub unsafe fn attribute(out: *mut c_int, attribute: c_int, function: CUfunction) -> Result {
+pub fn attribute(attribute: c_int, function: CUfunction) -> Result<c_int> {
     let callable = callable(function)?;
     let function = callable.function()?;
     let attribute = u32::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
-    // SAFETY: `out` is null or writable, as the caller promises.
-    unsafe {
-        put(
-            out,
-            function.attribute(attribute).ok_or(Status::INVALID_VALUE)?,
-        )
-    }
+    function.attribute(attribute).ok_or(Status::INVALID_VALUE)
 }
 
 /// cuFuncSetAttribute, cuKernelSetAttribute.

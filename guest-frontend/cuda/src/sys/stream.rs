@@ -16,7 +16,7 @@ use paragpu_client::sys::bare_call;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
-use super::{Result, capture, event, host_call, put, unsupported_use};
+use super::{Result, capture, event, host_call, unsupported_use};
 use crate::current;
 use crate::named_stream;
 use crate::objects::{self, InContext, Object, pool};
@@ -25,10 +25,7 @@ const MAX_ACCESS_POLICY_WINDOW_SIZE: u32 =
     CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE.cast_unsigned();
 const MEM_SYNC_DOMAIN_COUNT: u32 = CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT.cast_unsigned();
 
-fn create(stream: *mut CUstream, flags: c_uint, priority: c_int) -> Result<CUstream> {
-    if stream.is_null() {
-        return Err(Status::INVALID_VALUE);
-    }
+fn create(flags: c_uint, priority: c_int) -> Result<CUstream> {
     let current = current::current()?;
     if let Some(inside) = &current.green {
         if flags & !CU_STREAM_NON_BLOCKING != 0 {
@@ -57,18 +54,16 @@ struct Carried(*mut c_void);
 // SAFETY: the program passed it for use by a thread of the library.
 unsafe impl Send for Carried {}
 
-pub(crate) unsafe fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> Result {
-    // SAFETY: `stream` is null or writable, as the caller promises.
-    unsafe { put(stream, create(stream, flags, 0)?) }
+pub(crate) fn cuStreamCreate(stream: Out<'_, CUstream>, flags: c_uint) -> Result {
+    stream.present()?.put(create(flags, 0)?)
 }
 
-pub(crate) unsafe fn cuStreamCreateWithPriority(
-    stream: *mut CUstream,
+pub(crate) fn cuStreamCreateWithPriority(
+    stream: Out<'_, CUstream>,
     flags: c_uint,
     priority: c_int,
 ) -> Result {
-    // SAFETY: `stream` is null or writable, as the caller promises.
-    unsafe { put(stream, create(stream, flags, priority)?) }
+    stream.present()?.put(create(flags, priority)?)
 }
 
 pub(crate) fn cuStreamDestroy(stream: CUstream) -> Result {
@@ -114,14 +109,12 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
     session.wait_event_of(stream, inner.session, &inner.object)
 }
 
-pub(crate) unsafe fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Result {
-    // SAFETY: `flags` is null or writable, as the caller promises.
-    unsafe { put(flags, named_stream::named(stream)?.stream()?.flags()) }
+pub(crate) fn cuStreamGetFlags(stream: CUstream, flags: Out<'_, c_uint>) -> Result {
+    flags.put(named_stream::named(stream)?.stream()?.flags())
 }
 
-pub(crate) unsafe fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int) -> Result {
-    // SAFETY: `priority` is null or writable, as the caller promises.
-    unsafe { put(priority, named_stream::named(stream)?.stream()?.priority()) }
+pub(crate) fn cuStreamGetPriority(stream: CUstream, priority: Out<'_, c_int>) -> Result {
+    priority.put(named_stream::named(stream)?.stream()?.priority())
 }
 
 pub(crate) fn cuStreamGetId(stream: CUstream, id: Out<'_, u64>) -> Result {
@@ -134,15 +127,10 @@ pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<'_, CUdevice>) -> 
     ))
 }
 
-pub(crate) unsafe fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Result {
+pub(crate) fn cuStreamGetCtx(stream: CUstream, context: Out<'_, CUcontext>) -> Result {
     let handle = named_stream::named(stream)?.context()?;
-    // SAFETY: `context` is null or writable, as the caller promises.
-    unsafe {
-        put(
-            context,
-            std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0)),
-        )
-    }
+    let address = usize::try_from(handle).unwrap_or(0);
+    context.put(std::ptr::without_provenance_mut(address))
 }
 
 pub(crate) fn cuStreamGetCtx_v2(
