@@ -3,7 +3,7 @@
 
 /// Returns a null pointer for a size of 0.
 #[clears(address)]
-fn cudaMalloc(address: *mut *mut c_void, size: usize);
+fn cudaMalloc(address: Out<*mut c_void>, size: usize);
 
 /// Reports a sticky error even if the pointer is null: the driver frees nothing at address 0.
 #[direct(cuMemFree_v2(address.addr() as u64))]
@@ -15,15 +15,15 @@ fn cudaMalloc3D(place: Out<cudaPitchedPtr>, extent: cudaExtent);
 
 #[needs(cuMemAllocManaged)]
 #[clears(address)]
-fn cudaMallocManaged(address: *mut *mut c_void, size: usize, flags: c_uint);
+fn cudaMallocManaged(address: Out<*mut c_void>, size: usize, flags: c_uint);
 
 #[clears(address)]
 #[through(pinned(address, size, 0))]
-fn cudaMallocHost(address: *mut *mut c_void, size: usize);
+fn cudaMallocHost(address: Out<*mut c_void>, size: usize);
 
 #[clears(address)]
 #[through(pinned(address, size, flags))]
-fn cudaHostAlloc(address: *mut *mut c_void, size: usize, flags: c_uint);
+fn cudaHostAlloc(address: Out<*mut c_void>, size: usize, flags: c_uint);
 
 fn cudaFreeHost(address: *mut c_void);
 

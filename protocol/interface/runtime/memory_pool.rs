@@ -4,7 +4,7 @@
 /// Returns a null pointer for a size of 0.
 #[per_thread(ptsz)]
 #[clears(address)]
-fn cudaMallocAsync(address: *mut *mut c_void, size: usize, stream: DefaultStream);
+fn cudaMallocAsync(address: Out<*mut c_void>, size: usize, stream: DefaultStream);
 
 #[per_thread(ptsz)]
 fn cudaFreeAsync(address: *mut c_void, stream: DefaultStream);
@@ -12,7 +12,7 @@ fn cudaFreeAsync(address: *mut c_void, stream: DefaultStream);
 #[per_thread(ptsz)]
 #[clears(address)]
 fn cudaMallocFromPoolAsync(
-    address: *mut *mut c_void,
+    address: Out<*mut c_void>,
     size: usize,
     pool: CUmemoryPool,
     stream: DefaultStream,

@@ -3,7 +3,7 @@
 
 use super::boundary::Out;
 use super::runtime::{Runtime, context};
-use super::{fail, present, put, zeroed};
+use super::{fail, present, zeroed};
 use crate::channel;
 use crate::error::Result;
 use paragpu_abi as abi;
@@ -13,40 +13,42 @@ use paragpu_abi::{
 use std::ffi::{c_int, c_uint};
 
 pub(crate) unsafe fn cudaMalloc3DArray(
-    array: *mut CUarray,
+    array: Out<'_, CUarray>,
     desc: *const cudaChannelFormatDesc,
     extent: cudaExtent,
     flags: c_uint,
 ) -> Result {
-    present(array)?;
+    array.present()?;
     present(desc)?;
-    // SAFETY: `array` is writable, as the caller promises.
-    unsafe { put(array, std::ptr::null_mut()) }?;
+    let mut made = std::ptr::null_mut();
+    array.put(made)?;
     // SAFETY: `desc` is valid, as the caller promises.
     let wanted = driver_descriptor(unsafe { &*desc }, &extent, flags)?;
-    // SAFETY: the caller upholds the contract of `cuArray3DCreate_v2`.
-    unsafe { context()?.driver.cuArray3DCreate_v2(array, &wanted) }
+    // SAFETY: both are local variables.
+    unsafe { context()?.driver.cuArray3DCreate_v2(&mut made, &wanted) }?;
+    array.put(made)
 }
 
 pub(crate) unsafe fn cudaMallocMipmappedArray(
-    array: *mut CUmipmappedArray,
+    array: Out<'_, CUmipmappedArray>,
     desc: *const cudaChannelFormatDesc,
     extent: cudaExtent,
     levels: c_uint,
     flags: c_uint,
 ) -> Result {
-    present(array)?;
+    array.present()?;
     present(desc)?;
-    // SAFETY: `array` is writable, as the caller promises.
-    unsafe { put(array, std::ptr::null_mut()) }?;
+    let mut made = std::ptr::null_mut();
+    array.put(made)?;
     // SAFETY: `desc` is valid, as the caller promises.
     let wanted = driver_descriptor(unsafe { &*desc }, &extent, flags)?;
-    // SAFETY: the caller upholds the contract of `cuMipmappedArrayCreate`.
+    // SAFETY: all are local variables.
     unsafe {
         context()?
             .driver
-            .cuMipmappedArrayCreate(array, &wanted, levels)
-    }
+            .cuMipmappedArrayCreate(&mut made, &wanted, levels)
+    }?;
+    array.put(made)
 }
 
 pub(crate) unsafe fn cudaFreeArray(array: CUarray) -> Result {
@@ -68,40 +70,20 @@ pub(crate) unsafe fn cudaFreeMipmappedArray(array: CUmipmappedArray) -> Result {
 }
 
 pub(crate) unsafe fn cudaArrayGetInfo(
-    desc: *mut cudaChannelFormatDesc,
-    extent: *mut cudaExtent,
-    flags: *mut c_uint,
+    desc: Out<'_, cudaChannelFormatDesc>,
+    extent: Out<'_, cudaExtent>,
+    flags: Out<'_, c_uint>,
     array: CUarray,
 ) -> Result {
     // SAFETY: the caller upholds the contract of `descriptor`.
     let found = unsafe { descriptor(context()?, array) }?;
-    if !desc.is_null() {
-        // SAFETY: `desc` is null or writable, as the caller promises.
-        unsafe {
-            put(
-                desc,
-                channel::descriptor(format_of(&found), found.NumChannels),
-            )
-        }?;
-    }
-    if !extent.is_null() {
-        let (width, height, depth) = (found.Width, found.Height, found.Depth);
-        // SAFETY: `extent` is null or writable, as the caller promises.
-        unsafe {
-            put(
-                extent,
-                cudaExtent {
-                    width,
-                    height,
-                    depth,
-                },
-            )
-        }?;
-    }
-    if !flags.is_null() {
-        // SAFETY: `flags` is null or writable, as the caller promises.
-        unsafe { put(flags, found.Flags) }?;
-    }
+    desc.put_if(channel::descriptor(format_of(&found), found.NumChannels));
+    extent.put_if(cudaExtent {
+        width: found.Width,
+        height: found.Height,
+        depth: found.Depth,
+    });
+    flags.put_if(found.Flags);
     Ok(())
 }
 

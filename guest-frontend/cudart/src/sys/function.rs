@@ -5,7 +5,7 @@ use super::boundary::Out;
 use super::launch::kernel;
 use super::registry::{self, Entry};
 use super::runtime::{Runtime, context};
-use super::{fail, present, put, zeroed};
+use super::{fail, zeroed};
 use crate::error::{Error, Result};
 use paragpu_abi as abi;
 use paragpu_abi::{CUfunction, CUkernel, cudaFuncAttributes};
@@ -39,19 +39,22 @@ pub(crate) unsafe fn cudaFuncSetAttribute(
     unsafe { runtime.driver.cuFuncSetAttribute(handle, attribute, value) }
 }
 
-pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const c_void) -> Result {
-    present(name)?;
-    match registry::lookup(function) {
-        // SAFETY: `name` is null or writable, as the caller promises.
-        Some(Entry::Symbol(symbol)) => unsafe { put(name, symbol.name()) },
-        _ => {
-            let runtime = context()?;
-            // SAFETY: the caller upholds the contract of `kernel`.
-            let handle = unsafe { kernel(runtime, function) }?;
-            // SAFETY: the caller upholds the contract of `cuKernelGetName`.
-            unsafe { runtime.driver.cuKernelGetName(name, handle) }
-        }
+pub(crate) unsafe fn cudaFuncGetName(
+    name: Out<'_, *const c_char>,
+    function: *const c_void,
+) -> Result {
+    name.present()?;
+    if let Some(Entry::Symbol(symbol)) = registry::lookup(function) {
+        return name.put(symbol.name());
     }
+    let runtime = context()?;
+    let mut found = ptr::null();
+    // SAFETY: the caller upholds the contracts of `kernel` and `cuKernelGetName`.
+    unsafe {
+        let handle = kernel(runtime, function)?;
+        runtime.driver.cuKernelGetName(&mut found, handle)
+    }?;
+    name.put(found)
 }
 
 pub(crate) unsafe fn cudaGetFuncBySymbol(

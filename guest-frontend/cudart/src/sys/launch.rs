@@ -6,10 +6,10 @@
 //! 13.0 runtime also returns `cudaErrorInvalidValue`. Older ones, and this one as
 //! `libcudart.so.12`, return `cudaErrorInvalidConfiguration`.
 
-use super::boundary::own_default;
+use super::boundary::{Boundary as _, Out, own_default};
 use super::registry::{self, Entry};
 use super::runtime::{Runtime, context};
-use super::{fail, present, put};
+use super::{fail, present};
 use crate::error::{Error, Result};
 use crate::records_unsafe::{self, CallConfiguration};
 use paragpu_abi as abi;
@@ -69,21 +69,19 @@ pub(crate) unsafe fn cudaLaunchKernelExC_ptsz(
 }
 
 pub(crate) unsafe fn __cudaPopCallConfiguration(
-    grid: *mut dim3,
-    block: *mut dim3,
-    shared: *mut usize,
+    grid: Out<'_, dim3>,
+    block: Out<'_, dim3>,
+    shared: Out<'_, usize>,
     stream: *mut c_void,
 ) -> Result {
     let Some(top) = records_unsafe::pop() else {
         return fail(abi::cudaErrorMissingConfiguration);
     };
-    // SAFETY: each place is null or writable, as the caller promises.
-    unsafe {
-        put(grid, top.grid)?;
-        put(block, top.block)?;
-        put(shared, top.shared)?;
-        put(stream.cast::<CUstream>(), top.stream)
-    }
+    grid.put(top.grid)?;
+    block.put(top.block)?;
+    shared.put(top.shared)?;
+    // SAFETY: `stream` is null or a place for a stream, as the caller promises.
+    unsafe { Out::take(stream.cast::<CUstream>()) }.put(top.stream)
 }
 
 pub(crate) unsafe fn __cudaGetKernel(handle: *mut CUkernel, function: *const c_void) -> Result {

@@ -3,7 +3,7 @@
 
 use super::boundary::Out;
 use super::runtime::context;
-use super::{fail, present, put, zeroed};
+use super::{fail, present, zeroed};
 use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{
@@ -25,16 +25,15 @@ pub fn pointer(address: CUdeviceptr) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address as usize)
 }
 
-pub(crate) unsafe fn cudaMalloc(address: *mut *mut c_void, size: usize) -> Result {
-    present(address)?;
+pub(crate) fn cudaMalloc(address: Out<'_, *mut c_void>, size: usize) -> Result {
+    address.present()?;
     let runtime = context()?;
     let mut found = 0;
     if size != 0 {
-        // SAFETY: the caller upholds the contract of `cuMemAlloc_v2`.
+        // SAFETY: it writes an address, to a local variable.
         unsafe { runtime.driver.cuMemAlloc_v2(&mut found, size) }?;
     }
-    // SAFETY: `address` is null or writable, as the caller promises.
-    unsafe { put(address, pointer(found)) }
+    address.put(pointer(found))
 }
 
 pub(crate) fn cudaMallocPitch(
@@ -64,20 +63,19 @@ pub(crate) fn cudaMalloc3D(place: Out<'_, cudaPitchedPtr>, extent: cudaExtent) -
     })
 }
 
-pub(crate) unsafe fn cudaMallocManaged(
-    address: *mut *mut c_void,
+pub(crate) fn cudaMallocManaged(
+    address: Out<'_, *mut c_void>,
     size: usize,
     flags: c_uint,
 ) -> Result {
-    present(address)?;
+    address.present()?;
     let runtime = context()?;
     let mut found = 0;
     if size != 0 {
-        // SAFETY: the caller upholds the contract of `cuMemAllocManaged`.
+        // SAFETY: it writes an address, to a local variable.
         unsafe { runtime.driver.cuMemAllocManaged(&mut found, size, flags) }?;
     }
-    // SAFETY: `address` is null or writable, as the caller promises.
-    unsafe { put(address, pointer(found)) }
+    address.put(pointer(found))
 }
 
 pub(crate) unsafe fn cudaFreeHost(address: *mut c_void) -> Result {
@@ -147,18 +145,15 @@ fn pitched(width: usize, rows: usize) -> Result<(*mut c_void, usize)> {
 }
 
 /// Allocates pinned host memory.
-///
-/// # Safety
-/// `address` is null or writable (cudaHostAlloc).
-pub(super) unsafe fn pinned(address: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
-    present(address)?;
+pub(super) fn pinned(address: Out<'_, *mut c_void>, size: usize, flags: c_uint) -> Result {
+    address.present()?;
     let runtime = context()?;
-    if size == 0 {
-        // SAFETY: `address` is null or writable, as the caller promises.
-        return unsafe { put(address, ptr::null_mut()) };
+    let mut found = ptr::null_mut();
+    if size != 0 {
+        // SAFETY: it writes an address, to a local variable.
+        unsafe { runtime.driver.cuMemHostAlloc(&mut found, size, flags) }?;
     }
-    // SAFETY: the caller upholds the contract of `cuMemHostAlloc`.
-    unsafe { runtime.driver.cuMemHostAlloc(address, size, flags) }
+    address.put(found)
 }
 
 /// The driver's attributes of an address. An unknown address is unregistered host

@@ -2,28 +2,27 @@
 //! "Stream Ordered Memory Allocator" and "Memory Management").
 
 use super::boundary::Out;
+use super::fail;
 use super::memory::{device, pointer};
 use super::runtime::{context, runtime};
-use super::{fail, present, put};
 use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{CUdevice, CUmemoryPool, CUstream};
 use std::ffi::{c_int, c_void};
 
 pub(crate) unsafe fn cudaMallocAsync(
-    address: *mut *mut c_void,
+    address: Out<'_, *mut c_void>,
     size: usize,
     stream: CUstream,
 ) -> Result {
-    present(address)?;
+    address.present()?;
     let runtime = context()?;
     let mut found = 0;
     if size != 0 {
         // SAFETY: the caller upholds the contract of `cuMemAllocAsync`.
         unsafe { runtime.driver.cuMemAllocAsync(&mut found, size, stream) }?;
     }
-    // SAFETY: `address` is null or writable, as the caller promises.
-    unsafe { put(address, pointer(found)) }
+    address.put(pointer(found))
 }
 
 pub(crate) unsafe fn cudaFreeAsync(address: *mut c_void, stream: CUstream) -> Result {
@@ -36,12 +35,12 @@ pub(crate) unsafe fn cudaFreeAsync(address: *mut c_void, stream: CUstream) -> Re
 }
 
 pub(crate) unsafe fn cudaMallocFromPoolAsync(
-    address: *mut *mut c_void,
+    address: Out<'_, *mut c_void>,
     size: usize,
     pool: CUmemoryPool,
     stream: CUstream,
 ) -> Result {
-    present(address)?;
+    address.present()?;
     let runtime = context()?;
     let mut found = 0;
     if size != 0 {
@@ -52,8 +51,7 @@ pub(crate) unsafe fn cudaMallocFromPoolAsync(
                 .cuMemAllocFromPoolAsync(&mut found, size, pool, stream)
         }?;
     }
-    // SAFETY: `address` is null or writable, as the caller promises.
-    unsafe { put(address, pointer(found)) }
+    address.put(pointer(found))
 }
 
 pub(crate) unsafe fn cudaMemPoolImportPointer(

@@ -141,22 +141,6 @@ fn fail<T>(code: cudaError_t) -> Result<T> {
     Err(Error::new(code))
 }
 
-/// Writes through a pointer from the caller.
-///
-/// # Errors
-/// `cudaErrorInvalidValue` if it is null.
-///
-/// # Safety
-/// `place` is null, or writable and aligned for a `T`.
-unsafe fn put<T>(place: *mut T, value: T) -> Result {
-    if place.is_null() {
-        return fail(abi::cudaErrorInvalidValue);
-    }
-    // SAFETY: the pointer is writable here, as the caller promises.
-    unsafe { place.write(value) };
-    Ok(())
-}
-
 /// Writes zero through a pointer that may be null.
 ///
 /// # Safety

@@ -1,11 +1,12 @@
 //! Registration by compiled code (crt/host_runtime.h), and libraries loaded by
 //! the program (CUDA Runtime API, chapter "Library Management").
 
-use super::put;
+use super::boundary::Out;
+use super::memory::pointer;
 use super::registry::{self, Binary, Kind};
 use super::runtime::{context, started};
 use crate::error::Result;
-use paragpu_abi::{CUdeviceptr, CUlibrary, dim3};
+use paragpu_abi::{CUlibrary, dim3};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -97,56 +98,37 @@ impl Default for Handle {
 }
 
 pub(crate) unsafe fn cudaLibraryGetGlobal(
-    address: *mut *mut c_void,
-    size: *mut usize,
+    address: Out<'_, *mut c_void>,
+    size: Out<'_, usize>,
     library: CUlibrary,
     name: *const c_char,
 ) -> Result {
-    let mut found: CUdeviceptr = 0;
-    let mut bytes = 0;
-    // SAFETY: the caller upholds the contracts of `cuLibraryGetGlobal` and `give`.
+    let (mut found, mut bytes) = (0, 0);
+    // SAFETY: the caller upholds the contract of `cuLibraryGetGlobal`.
     unsafe {
         context()?
             .driver
-            .cuLibraryGetGlobal(&mut found, &mut bytes, library, name)?;
-        give(address, size, found, bytes)
-    }
+            .cuLibraryGetGlobal(&mut found, &mut bytes, library, name)
+    }?;
+    address.put_if(pointer(found));
+    size.put_if(bytes);
+    Ok(())
 }
 
 pub(crate) unsafe fn cudaLibraryGetManaged(
-    address: *mut *mut c_void,
-    size: *mut usize,
+    address: Out<'_, *mut c_void>,
+    size: Out<'_, usize>,
     library: CUlibrary,
     name: *const c_char,
 ) -> Result {
-    let mut found: CUdeviceptr = 0;
-    let mut bytes = 0;
-    // SAFETY: the caller upholds the contracts of `cuLibraryGetManaged` and `give`.
+    let (mut found, mut bytes) = (0, 0);
+    // SAFETY: the caller upholds the contract of `cuLibraryGetManaged`.
     unsafe {
         context()?
             .driver
-            .cuLibraryGetManaged(&mut found, &mut bytes, library, name)?;
-        give(address, size, found, bytes)
-    }
-}
-
-/// Writes address and size to those of the two pointers that are not null.
-///
-/// # Safety
-/// `address` and `size` are null or writable.
-unsafe fn give(
-    address: *mut *mut c_void,
-    size: *mut usize,
-    found: CUdeviceptr,
-    bytes: usize,
-) -> crate::error::Result {
-    if !address.is_null() {
-        // SAFETY: `address` is null or writable, as the caller promises.
-        unsafe { put(address, ptr::with_exposed_provenance_mut(found as usize)) }?;
-    }
-    if !size.is_null() {
-        // SAFETY: `size` is null or writable, as the caller promises.
-        unsafe { put(size, bytes) }?;
-    }
+            .cuLibraryGetManaged(&mut found, &mut bytes, library, name)
+    }?;
+    address.put_if(pointer(found));
+    size.put_if(bytes);
     Ok(())
 }

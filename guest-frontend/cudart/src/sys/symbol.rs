@@ -1,25 +1,26 @@
 //! Variables of device code (CUDA Runtime API, chapter "Memory Management").
 
+use super::boundary::Out;
 use super::copy::{FROM_DEVICE, TO_DEVICE, Timing, direction, linear};
+use super::fail;
 use super::memory::pointer;
 use super::registry::{self, Entry, Global};
 use super::runtime::{Runtime, context};
-use super::{fail, put};
 use crate::error::Result;
 use paragpu_abi as abi;
 use std::ffi::{c_int, c_void};
 
 pub(crate) unsafe fn cudaGetSymbolAddress(
-    address: *mut *mut c_void,
+    address: Out<'_, *mut c_void>,
     symbol: *const c_void,
 ) -> Result {
-    // SAFETY: `address` is null or writable, as the caller promises.
-    unsafe { put(address, pointer(global(context()?, symbol)?.address)) }
+    // SAFETY: the caller upholds the contract of `global`.
+    address.put(pointer(unsafe { global(context()?, symbol) }?.address))
 }
 
-pub(crate) unsafe fn cudaGetSymbolSize(size: *mut usize, symbol: *const c_void) -> Result {
-    // SAFETY: `size` is null or writable, as the caller promises.
-    unsafe { put(size, global(context()?, symbol)?.size) }
+pub(crate) unsafe fn cudaGetSymbolSize(size: Out<'_, usize>, symbol: *const c_void) -> Result {
+    // SAFETY: the caller upholds the contract of `global`.
+    size.put(unsafe { global(context()?, symbol) }?.size)
 }
 
 /// Copies to a part of a variable, given by size and offset.
