@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use paragpu_abi::{CUcontext, CUdevice};
-use paragpu_client::Result;
 use paragpu_client::sys::process;
+use paragpu_client::{Result, Session};
 use paragpu_protocol::status::Status;
 
 use crate::objects::context::Context;
@@ -99,6 +99,17 @@ pub fn current() -> Result<Current> {
     let context = current_if_any().ok_or(Status::INVALID_CONTEXT)?;
     context.usable()?;
     Ok(context)
+}
+
+/// The session of the current context, or of the first device.
+///
+/// # Errors
+/// Errors of opening the first device.
+pub fn any_session() -> Result<&'static Session> {
+    match current_if_any() {
+        Some(current) => Ok(current.session),
+        None => device::session(device::ordinal(0)?),
+    }
 }
 
 /// Refuses an unusable context of the calling thread, for functions that need none.

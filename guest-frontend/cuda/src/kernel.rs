@@ -1,19 +1,19 @@
 //! Kernels as functions of a context (CUDA Driver API, Library
 //! Management).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use paragpu_protocol::status::Status;
 
 use crate::objects::context::Context;
 use crate::objects::library::Kernel;
-use crate::objects::{self, Found, InContext, Object};
+use crate::objects::{self, Found, InContext, Object, as_handle};
 use crate::sys::Result;
 
 /// The kernel as a function of a context, created at the first use.
 pub fn function(kernel: &Kernel, context: &Context) -> Result<Found> {
     let place = context.place();
-    if let Some(found) = objects::find(handle(kernel.function(place))) {
+    if let Some(found) = objects::find(as_handle(kernel.function(place))) {
         return Ok(found);
     }
     let modules = context.session.modules();
@@ -27,11 +27,7 @@ pub fn function(kernel: &Kernel, context: &Context) -> Result<Found> {
         }
     }
     let made = objects::insert(Object::Function(
-        InContext {
-            context: context.handle,
-            session: context.session,
-            object,
-        },
+        InContext::new(context, object),
         kernel.library_handle,
     ));
     kernel.set_function(place, made as u64);
@@ -46,7 +42,7 @@ pub fn set_attribute(kernel: &Kernel, current: &Context, attribute: c_int, value
     function(kernel, current)?;
     let mut attributes = kernel.attributes.lock();
     for number in kernel.functions(session) {
-        if let Some(found) = objects::find(handle(number))
+        if let Some(found) = objects::find(as_handle(number))
             && let Object::Function(inner, _) = &**found
             && std::ptr::eq(inner.session, session)
         {
@@ -57,8 +53,4 @@ pub fn set_attribute(kernel: &Kernel, current: &Context, attribute: c_int, value
     attributes.retain(|(ordinal, other, _)| (*ordinal, *other) != (current.ordinal, attribute));
     attributes.push((current.ordinal, attribute, value));
     Ok(())
-}
-
-fn handle(number: u64) -> *mut c_void {
-    std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
 }

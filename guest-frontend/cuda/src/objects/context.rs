@@ -10,6 +10,7 @@ use paragpu_client::green::Green;
 use paragpu_protocol::status::Status;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
+use super::as_handle;
 use crate::coredump::Attributes;
 use crate::sys::Result;
 
@@ -218,7 +219,7 @@ impl Context {
     /// Its handle for the program.
     #[must_use]
     pub fn handle(&self) -> CUcontext {
-        std::ptr::without_provenance_mut(usize::try_from(self.name).unwrap_or(0))
+        as_handle(self.name)
     }
 
     /// Whether it is the primary context of its device.

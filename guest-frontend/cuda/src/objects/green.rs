@@ -15,7 +15,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::types::SmSplit;
 use parking_lot::Mutex;
 
-use super::{Object, context::Context};
+use super::{Object, as_handle, context::Context};
 
 /// The member of a split for the remaining multiprocessors.
 pub const REMAINING: u8 = 255;
@@ -100,8 +100,7 @@ impl Part {
 impl Description {
     /// Its handle.
     pub fn handle(self) -> *mut c_void {
-        let name = name(&DESCRIPTIONS, self, Object::Description);
-        std::ptr::without_provenance_mut(usize::try_from(name).unwrap_or(0))
+        as_handle(name(&DESCRIPTIONS, self, Object::Description))
     }
 
     /// The description of a part that is not from a split, or of several parts of one
@@ -161,8 +160,7 @@ pub fn forget_parts(green: u64) {
         if part.green != green {
             return true;
         }
-        let handle = std::ptr::without_provenance_mut(usize::try_from(*name).unwrap_or(0));
-        super::remove(handle, |_| true);
+        super::remove(as_handle(*name), |_| true);
         false
     });
 }

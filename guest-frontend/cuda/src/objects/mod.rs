@@ -126,6 +126,17 @@ pub struct InContext<T> {
     pub object: Arc<T>,
 }
 
+impl<T> InContext<T> {
+    /// An object that was created in a context.
+    pub fn new(context: &Context, object: Arc<T>) -> Self {
+        Self {
+            context: context.handle,
+            session: context.session,
+            object,
+        }
+    }
+}
+
 /// Handles by name: the same name has the same handle.
 #[derive(Debug, Default)]
 pub struct Named(Mutex<HashMap<String, u64>>);
@@ -140,7 +151,7 @@ impl Named {
             all.insert(name.to_owned(), made);
             made
         });
-        std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0))
+        as_handle(handle)
     }
 }
 
@@ -199,6 +210,11 @@ pub fn insert_with(make: impl FnOnce(u64) -> Object) -> *mut c_void {
     let handle = OBJECTS.next.fetch_add(STEP, Ordering::Relaxed);
     let object = Arc::new(make(handle));
     OBJECTS.all.write().insert(handle, object);
+    as_handle(handle)
+}
+
+/// A handle as the program receives it.
+pub fn as_handle<T>(handle: u64) -> *mut T {
     std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0))
 }
 

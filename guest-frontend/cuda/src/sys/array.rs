@@ -70,11 +70,10 @@ fn create(shape: ArrayShape) -> Result<CUarray> {
     let current = current::current()?;
     capture::permit_unsafe()?;
     let array = current.session.textures().create_array(shape)?;
-    Ok(objects::insert(Object::Array(InContext {
-        context: current.handle,
-        session: current.session,
-        object: Arc::new(ArrayLevel { array, level: 0 }),
-    })))
+    Ok(objects::insert(Object::Array(InContext::new(
+        &current,
+        Arc::new(ArrayLevel { array, level: 0 }),
+    ))))
 }
 
 pub(super) fn describe(array: CUarray) -> Result<CUDA_ARRAY3D_DESCRIPTOR> {
@@ -156,11 +155,9 @@ pub(crate) fn cuMipmappedArrayCreate(
         .session
         .textures()
         .create_array(shape(descriptor.get()?, levels.max(1)))?;
-    array.put(objects::insert(Object::Mipmapped(InContext {
-        context: current.handle,
-        session: current.session,
-        object,
-    })))
+    array.put(objects::insert(Object::Mipmapped(InContext::new(
+        &current, object,
+    ))))
 }
 
 pub(crate) fn cuMipmappedArrayGetLevel(

@@ -81,11 +81,9 @@ pub(crate) fn cuEventCreate(event: Out<'_, CUevent>, flags: c_uint) -> Result {
     event.present()?;
     let current = current::current()?;
     let object = current.session.events().create(flags)?;
-    event.put(objects::insert(Object::Event(InContext {
-        context: current.handle,
-        session: current.session,
-        object,
-    })))
+    event.put(objects::insert(Object::Event(InContext::new(
+        &current, object,
+    ))))
 }
 
 pub(crate) fn cuEventDestroy(event: CUevent) -> Result {

@@ -44,14 +44,13 @@ pub fn handle(graph: &Arc<Graph>) -> CUgraph {
         };
         objects::insert(object) as u64
     });
-    std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0))
+    objects::as_handle(handle)
 }
 
 /// The handle of a node.
 pub fn node_handle(name: NodeName) -> CUgraphNode {
     let number = u64::from(name.number) + 1;
-    let handle = NODES | u64::from(name.graph) << NUMBER_BITS | number;
-    std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0))
+    objects::as_handle(NODES | u64::from(name.graph) << NUMBER_BITS | number)
 }
 
 /// The node behind a handle.

@@ -80,11 +80,9 @@ fn instantiate_any(exec: Out<'_, CUgraphExec>, graph: CUgraph, flags: u64) -> Re
     let session = current.session;
     let home = session.ordinal();
     let object = GraphExec::instantiate(&graph, flags, home, device::session)?;
-    exec.put(objects::insert(Object::GraphExec(InContext {
-        context: current.handle,
-        session,
-        object,
-    })))
+    exec.put(objects::insert(Object::GraphExec(InContext::new(
+        &current, object,
+    ))))
 }
 
 /// Updates a node of an executable graph.

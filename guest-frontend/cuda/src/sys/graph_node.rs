@@ -28,7 +28,7 @@ use super::{
     Result, copy_rect, device, event, get, graph_child, graph_memory, host, launch, stream,
     stream_memory, unsupported_use,
 };
-use crate::current;
+use crate::{current, objects};
 
 /// A kernel node's work.
 ///
@@ -330,7 +330,7 @@ fn kernel_parameters(node: CUgraphNode) -> Result<CUDA_KERNEL_NODE_PARAMS_v2> {
         pointers => pointers.as_ptr().cast_mut().cast::<*mut c_void>(),
     };
     Ok(CUDA_KERNEL_NODE_PARAMS_v2 {
-        func: std::ptr::without_provenance_mut(usize::try_from(kernel.handle).unwrap_or(0)),
+        func: objects::as_handle(kernel.handle),
         gridDimX: grid_x,
         gridDimY: grid_y,
         gridDimZ: grid_z,
@@ -555,7 +555,7 @@ pub(crate) fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<'_, CU
 
 /// The program's handle of a node's event.
 pub(super) fn event_of(marked: &Marked) -> CUevent {
-    std::ptr::without_provenance_mut(usize::try_from(marked.handle).unwrap_or(0))
+    objects::as_handle(marked.handle)
 }
 
 pub(crate) fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<'_, CUevent>) -> Result {

@@ -20,7 +20,7 @@ use crate::current::{self, Current, with_stack};
 use crate::named_stream;
 use crate::objects::context::{Context, GreenBinding};
 use crate::objects::green::{Description, GreenContext, Member, Part, REMAINING, forget_parts};
-use crate::objects::{self, InContext, Object};
+use crate::objects::{self, InContext, Object, as_handle};
 
 /// Maximum number of groups of a split: more than a GPU has multiprocessors.
 const MAX_GROUPS: u32 = 255;
@@ -80,10 +80,6 @@ fn find(green: CUgreenCtx) -> Result<Arc<GreenContext>> {
     }
 }
 
-fn pointer(handle: u64) -> *mut c_void {
-    std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0))
-}
-
 fn check_kind(kind: c_int) -> Result {
     match kind {
         CU_DEV_RESOURCE_TYPE_SM => Ok(()),
@@ -115,7 +111,7 @@ fn of_green(handle: u64, green: &GreenContext) -> Part {
 /// The multiprocessors of a context: its green context's, or all of the device.
 fn of_context(context: &Context) -> Result<Part> {
     match &context.green {
-        Some(inside) => Ok(of_green(inside.handle, &*find(pointer(inside.handle))?)),
+        Some(inside) => Ok(of_green(inside.handle, &*find(as_handle(inside.handle))?)),
         None => whole(context.session),
     }
 }
@@ -178,7 +174,7 @@ pub(crate) unsafe fn cuDevSmResourceSplitByCount(
     };
     let green = match input.green {
         0 => None,
-        handle => Some(find(pointer(handle))?),
+        handle => Some(find(as_handle(handle))?),
     };
     let session = device::session(input.ordinal)?;
     let of = green.as_ref().map(|green| &*green.green);
@@ -429,12 +425,12 @@ pub(crate) fn cuGreenCtxStreamCreate(
 /// The green context of a stream, or null, and the context without its
 /// resources.
 pub(super) fn of_stream(stream: CUstream) -> Result<(CUgreenCtx, CUcontext)> {
-    let named = pointer(named_stream::named(stream)?.context()?);
+    let named = as_handle(named_stream::named(stream)?.context()?);
     let Ok(context) = current::find(named) else {
         return Ok((std::ptr::null_mut(), named));
     };
     let green = context.green.as_ref().map_or(0, |inside| inside.handle);
-    Ok((pointer(green), pointer(context.handle)))
+    Ok((as_handle(green), as_handle(context.handle)))
 }
 
 pub(crate) fn cuStreamGetDevResource(

@@ -114,11 +114,9 @@ pub(crate) fn cuIpcOpenEventHandle(out: Out<'_, CUevent>, handle: cudaIpcEventHa
     out.present()?;
     let current = current::current()?;
     let object = current.session.open_event(&unsigned(handle.reserved))?;
-    out.put(objects::insert(Object::Event(InContext {
-        context: current.handle,
-        session: current.session,
-        object,
-    })))
+    out.put(objects::insert(Object::Event(InContext::new(
+        &current, object,
+    ))))
 }
 
 pub(crate) unsafe fn cuMemPoolExportToShareableHandle(

@@ -21,12 +21,8 @@ use super::module::{
 use super::{Result, device, present, put};
 use crate::objects::context::Place;
 use crate::objects::library::{Kernel, Library};
-use crate::objects::{self, Found, InContext, Object};
+use crate::objects::{self, Found, InContext, Object, as_handle};
 use crate::{current, kernel};
-
-fn handle(number: u64) -> *mut c_void {
-    std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
-}
 
 /// Removes what libraries loaded into a context that has ended. It is loaded again on the next
 /// use.
@@ -35,7 +31,7 @@ pub fn forget_context(place: Place) {
         Object::Library(library) => {
             let (ended, module) = library.forget(place);
             if let Some(module) = module {
-                objects::remove(handle(module), |_| true);
+                objects::remove(as_handle(module), |_| true);
             }
             if let Some(ended) = ended {
                 // Errors do not matter: the context has ended.
@@ -146,7 +142,7 @@ pub fn find_kernel(kernel: CUkernel) -> Result<Found> {
 fn find_by_name(named: CUlibrary, name: &str) -> Result<CUkernel> {
     let library = find(named)?;
     if let Some(known) = library.known_kernel(name) {
-        return Ok(handle(known));
+        return Ok(as_handle(known));
     }
     let place = any_place()?;
     let module = library.module(place)?;
@@ -155,7 +151,7 @@ fn find_by_name(named: CUlibrary, name: &str) -> Result<CUkernel> {
         let kernel = Kernel::new(Arc::clone(&library), named as u64, name);
         objects::insert(Object::Kernel(kernel)) as u64
     });
-    Ok(handle(made))
+    Ok(as_handle(made))
 }
 
 /// The module of a library in a context.
@@ -170,7 +166,7 @@ pub fn module_handle(library: CUlibrary, place: Place) -> Result<CUmodule> {
         };
         objects::insert(Object::Module(inner, objects::Named::default())) as u64
     });
-    Ok(handle(made))
+    Ok(as_handle(made))
 }
 
 /// Refuses a device other than the current context's, because each session has separate
@@ -248,7 +244,7 @@ pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Result {
         _ => false,
     });
     for module in handles {
-        objects::remove(handle(module), |object| {
+        objects::remove(as_handle(module), |object| {
             matches!(object, Object::Module(..))
         });
     }
@@ -337,12 +333,12 @@ pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUke
     let current = current::current()?;
     kernel::function(inner, &current)?;
     // SAFETY: `function` is null or writable, as the caller promises.
-    unsafe { put(function, handle(inner.function(current.place()))) }
+    unsafe { put(function, as_handle(inner.function(current.place()))) }
 }
 
 pub(crate) fn cuKernelGetLibrary(library: Out<'_, CUlibrary>, kernel: CUkernel) -> Result {
     match &**find_kernel(kernel)? {
-        Object::Kernel(inner) => library.put(handle(inner.library_handle)),
+        Object::Kernel(inner) => library.put(as_handle(inner.library_handle)),
         _ => Err(Status::INVALID_HANDLE),
     }
 }

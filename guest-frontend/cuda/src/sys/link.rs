@@ -83,20 +83,15 @@ pub(crate) unsafe fn cuLinkCreate(
     let current = current::current()?;
     // SAFETY: the caller upholds the contract of `Options::read`.
     let options = unsafe { Options::read(number, options, values) }?;
-    // SAFETY: the caller upholds the contract of `Options::report`. `state` is null or
-    // writable, as the caller promises.
+    // SAFETY: the caller upholds the contract of `Options::report`.
+    unsafe { options.report("", "") };
+    let work = Mutex::default();
+    let object = Arc::new(Linking { options, work });
+    // SAFETY: `state` is null or writable, as the caller promises.
     unsafe {
-        options.report("", "");
         put(
             state,
-            objects::insert(Object::Link(InContext {
-                context: current.handle,
-                session: current.session,
-                object: Arc::new(Linking {
-                    options,
-                    work: Mutex::default(),
-                }),
-            })),
+            objects::insert(Object::Link(InContext::new(&current, object))),
         )
     }
 }

@@ -18,7 +18,7 @@ use super::{Result, library, present, put, text};
 use crate::current::{self, Current};
 use crate::eager_loading::load_kernels;
 use crate::managed;
-use crate::objects::{self, Found, InContext, Object};
+use crate::objects::{self, Found, InContext, Object, as_handle};
 use crate::settings::settings;
 
 /// Loads an image. If it has no code for the device, links and loads the fat binaries
@@ -93,11 +93,7 @@ unsafe fn load(out: *mut CUmodule, image: &Image<'_>, options: &Options) -> Resu
         put(
             out,
             objects::insert(Object::Module(
-                InContext {
-                    context: current.handle,
-                    session: current.session,
-                    object,
-                },
+                InContext::new(&current, object),
                 objects::Named::default(),
             )),
         )
@@ -119,10 +115,6 @@ pub unsafe fn read_file(name: *const c_char) -> Result<Vec<u8>> {
     // PTX text must end with a zero.
     bytes.push(0);
     Ok(bytes)
-}
-
-fn handle(number: u64) -> *mut c_void {
-    std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
 }
 
 /// The module with this handle.
@@ -437,15 +429,20 @@ pub(crate) fn cuFuncGetModule(module: Out<'_, CUmodule>, function: CUfunction) -
     match &**callable(function)?.found {
         Object::Function(_, of)
             if matches!(
-                objects::find(handle(*of)).as_deref().map(|found| &**found),
+                objects::find(as_handle(*of))
+                    .as_deref()
+                    .map(|found| &**found),
                 Some(Object::Module(..))
             ) =>
         {
-            module.put(handle(*of))
+            module.put(as_handle(*of))
         }
         Object::Function(inner, library) => {
-            let context = current::find(handle(inner.context))?;
-            module.put(library::module_handle(handle(*library), context.place())?)
+            let context = current::find(as_handle(inner.context))?;
+            module.put(library::module_handle(
+                as_handle(*library),
+                context.place(),
+            )?)
         }
         _ => Err(Status::INVALID_HANDLE),
     }

@@ -42,11 +42,9 @@ fn create(flags: c_uint, priority: c_int) -> Result<CUstream> {
     let (least, greatest) = named_stream::priorities(current.session)?;
     let priority = priority.clamp(greatest, least);
     let object = current.session.streams().create(flags, priority)?;
-    Ok(objects::insert(Object::Stream(InContext {
-        context: current.handle,
-        session: current.session,
-        object,
-    })))
+    Ok(objects::insert(Object::Stream(InContext::new(
+        &current, object,
+    ))))
 }
 
 /// A pointer of the program that is passed to another thread.
@@ -129,8 +127,7 @@ pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<'_, CUdevice>) -> 
 
 pub(crate) fn cuStreamGetCtx(stream: CUstream, context: Out<'_, CUcontext>) -> Result {
     let handle = named_stream::named(stream)?.context()?;
-    let address = usize::try_from(handle).unwrap_or(0);
-    context.put(std::ptr::without_provenance_mut(address))
+    context.put(objects::as_handle(handle))
 }
 
 pub(crate) fn cuStreamGetCtx_v2(

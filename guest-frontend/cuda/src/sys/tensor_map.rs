@@ -4,13 +4,12 @@
 use std::ffi::{c_int, c_void};
 
 use paragpu_abi::CUtensorMap;
-use paragpu_client::Session;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{Tensor, TensorBox, TensorMap};
 
 use super::boundary::Out;
 use super::graph::list;
-use super::{Result, device, present};
+use super::{Result, present};
 use crate::current;
 
 /// Maximum number of dimensions.
@@ -65,13 +64,6 @@ unsafe fn tensor(
     })
 }
 
-fn session() -> Result<&'static Session> {
-    match current::current_if_any() {
-        Some(current) => Ok(current.session),
-        None => device::session(device::ordinal(0)?),
-    }
-}
-
 /// Has the host encode a tensor map of interleave, swizzle, promotion and fill, and writes
 /// it to `out`.
 ///
@@ -85,7 +77,7 @@ unsafe fn encode(
 ) -> Result {
     check_pointer(out)?;
     let [interleave, swizzle, promotion, fill] = layout.map(c_int::cast_unsigned);
-    let packed = session()?.textures().tensor_map(TensorMap {
+    let packed = current::any_session()?.textures().tensor_map(TensorMap {
         tensor,
         part,
         interleave,
@@ -208,7 +200,7 @@ pub(crate) unsafe fn cuTensorMapReplaceAddress(
     check_pointer(out)?;
     let out = out.cast::<[u8; 128]>();
     let address = address.addr() as u64;
-    let replaced = session()?
+    let replaced = current::any_session()?
         .textures()
         // SAFETY: the pointer is readable here, as the caller promises.
         .replace_tensor_address(unsafe { out.read() }, address)?;
@@ -224,7 +216,7 @@ pub(crate) fn cuTensorMapSetAllocationClass(
 ) -> Result {
     effective.put_if(SMALL_CLASS);
     check_pointer(map)?;
-    session()?;
+    current::any_session()?;
     match class {
         AUTOMATIC_CLASS..=LARGE_CLASS => Ok(()),
         _ => Err(Status::INVALID_VALUE),

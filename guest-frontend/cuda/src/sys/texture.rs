@@ -248,11 +248,7 @@ pub(crate) unsafe fn cuTexObjectCreate(
         false,
         value,
         Entry {
-            object: Bindless::Texture(InContext {
-                context: current.handle,
-                session: current.session,
-                object: Arc::clone(&object),
-            }),
+            object: Bindless::Texture(InContext::new(&current, Arc::clone(&object))),
             resource: *from,
             sampling: Some(*description),
             // SAFETY: the pointer is null or readable, as the caller promises.
@@ -308,11 +304,7 @@ pub(crate) unsafe fn cuSurfObjectCreate(
         true,
         value,
         Entry {
-            object: Bindless::Surface(InContext {
-                context: current.handle,
-                session: current.session,
-                object,
-            }),
+            object: Bindless::Surface(InContext::new(&current, object)),
             resource: *from,
             sampling: None,
             view: None,

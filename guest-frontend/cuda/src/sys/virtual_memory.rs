@@ -57,14 +57,6 @@ fn owner(address: u64) -> Result<&'static Session> {
         .ok_or(Status::INVALID_VALUE)
 }
 
-/// The session of the current context, or of the first device.
-fn any_session() -> Result<&'static Session> {
-    match current::current_if_any() {
-        Some(current) => Ok(current.session),
-        None => device::session(device::ordinal(0)?),
-    }
-}
-
 /// The location that an allocation requests, and its device, if any.
 fn location_of(properties: &CUmemAllocationProp) -> Result<(MemoryLocation, Option<u32>)> {
     if properties.r#type != CU_MEM_ALLOCATION_TYPE_PINNED {
@@ -103,7 +95,7 @@ pub(crate) unsafe fn cuMemAddressReserve(
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let space = any_session()?.virtual_memory();
+    let space = current::any_session()?.virtual_memory();
     // SAFETY: `address` is null or writable, as the caller promises.
     unsafe { put(address, space.reserve(size as u64, alignment as u64, hint)?) }
 }
@@ -164,7 +156,7 @@ pub(crate) unsafe fn cuMemCreate(
     release_closed();
     let session = match ordinal {
         Some(ordinal) => device::session(ordinal)?,
-        None => any_session()?,
+        None => current::any_session()?,
     };
     let kept = Properties {
         location: at,
@@ -241,7 +233,7 @@ pub(crate) fn cuMemImportFromShareableHandle(
 fn import(out: Out<'_, u64>, descriptor: BorrowedFd<'_>) -> Result {
     let bytes = shared_handle::carried(descriptor).ok_or(Status::UNKNOWN)?;
     let name = SharedName::from_bytes(&bytes, Kind::Allocation)?;
-    let session = any_session()?;
+    let session = current::any_session()?;
     let kept = Properties {
         location: MemoryLocation::Device,
         handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
