@@ -198,20 +198,6 @@ static int test_pin_without_memory(void)
 	return result;
 }
 
-static int can_pin(void)
-{
-	struct paragpu_pin_request nothing = { 0 };
-	struct channel channel;
-	int can;
-
-	if (channel_open(&channel))
-		return 0;
-	can = ioctl(channel.fd, PARAGPU_IOC_PIN, &nothing) == -1 &&
-	      errno == EINVAL;
-	channel_close(&channel);
-	return can;
-}
-
 static sigjmp_buf out;
 
 static void on_bus_error(int number)
@@ -223,56 +209,43 @@ static void on_bus_error(int number)
 #define KEPT 16
 
 /* Its pages in the device, when there is no memory to keep them: all or none. */
-static pid_t start_owner(void)
+static int owner(unsigned int nothing)
 {
 	struct channel channel;
 	volatile char *base;
-	int i, ready[2];
-	char byte;
-	pid_t child;
+	int i;
 
-	CHECK(pipe(ready) == 0);
-	child = fork();
-	if (child == 0) {
-		if (channel_open(&channel))
-			_exit(10);
-		base = (char *)channel.header + channel.header->bulk_offset;
-		for (i = 0; i < KEPT; i++)
-			base[i * 4096] = i + 1;
-		if (write(ready[1], "r", 1) != 1 ||
-		    wait_for(&channel, POLLHUP) < 0)
-			_exit(11);
-		signal(SIGBUS, on_bus_error);
-		for (i = 0; i < KEPT; i++)
-			if (!sigsetjmp(out, 1) && base[i * 4096] != i + 1)
-				_exit(12);
-		_exit(0);
-	}
-	close(ready[1]);
-	if (read(ready[0], &byte, 1) != 1)
-		child = -1;
-	close(ready[0]);
-	return child;
+	(void)nothing;
+	CHECK(channel_open(&channel) == 0);
+	base = (char *)channel.header + channel.header->bulk_offset;
+	for (i = 0; i < KEPT; i++)
+		base[i * 4096] = i + 1;
+	CHECK(ready(1) == 0);
+	CHECK(wait_for(&channel, POLLHUP) > 0);
+	signal(SIGBUS, on_bus_error);
+	for (i = 0; i < KEPT; i++)
+		if (!sigsetjmp(out, 1))
+			CHECK(base[i * 4096] == i + 1);
+	return 0;
 }
 
 static int test_unbind_without_memory(void)
 {
-	int nth, had_turn, status;
 	pid_t child;
+	int nth, had_turn;
 
 	for (nth = 1; nth < MAX_ALLOCATIONS; nth++) {
-		child = start_owner();
-		CHECK(child > 0);
+		child = start(owner, 0, NULL);
+		if (child < 0)
+			return -1;
 		CHECK(fail_from_now(nth) == 0);
 		unbind();
 		had_turn = failed();
 		CHECK(had_turn >= 0);
 		if (is_bound())
 			CHECK(unbind() == 0);
-		CHECK(waitpid(child, &status, 0) == child);
-		if (!WIFEXITED(status) || WEXITSTATUS(status))
-			return fail("allocation %d: the owner ended with %#x",
-				    nth, status);
+		if (ends_well(child))
+			return -1;
 		CHECK(bind() == 0);
 		if (!had_turn)
 			break;

@@ -11,7 +11,6 @@
 
 #include <linux/userfaultfd.h>
 #include <pthread.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -225,92 +224,69 @@ static int test_quota(void)
 	return channels > 1 ? 0 : -1;
 }
 
-/* A child that uses a channel, says so, and never ends. */
-static pid_t start_victim(unsigned int device)
+/* Uses a channel and never ends. */
+static int victim(unsigned int device)
 {
 	struct channel channel;
-	int ready[2];
-	char byte;
-	pid_t child;
 
-	if (pipe(ready))
-		return -1;
-	child = fork();
-	if (child == 0) {
-		if (channel_open(&channel) || hello(&channel, device))
-			_exit(1);
-		if (write(ready[1], "r", 1) != 1)
-			_exit(1);
-		for (;;)
-			wait_for(&channel, POLLIN);
-	}
-	close(ready[1]);
-	if (read(ready[0], &byte, 1) != 1)
-		child = -1;
-	close(ready[0]);
-	return child;
+	CHECK(channel_open(&channel) == 0);
+	CHECK(hello(&channel, device) == 0);
+	CHECK(ready(1) == 0);
+	for (;;)
+		wait_for(&channel, POLLIN);
 }
 
 static int test_kill_cycles(void)
 {
-	int cycle, status;
 	pid_t child;
+	int cycle;
 
 	for (cycle = 0; cycle < 100; cycle++) {
-		child = start_victim(cycle & 1 ? ECHO : HOLD);
-		CHECK(child > 0);
-		CHECK(kill(child, SIGKILL) == 0);
-		CHECK(waitpid(child, &status, 0) == child);
-		CHECK(WIFSIGNALED(status));
+		child = start(victim, cycle & 1 ? ECHO : HOLD, NULL);
+		if (child < 0 || kill_child(child))
+			return -1;
 	}
 	CHECK(count_channels() == channels);
 	return 0;
 }
 
-/* An open, mapped, polled channel whose device is taken away by `remove`. */
+/* Has a channel open, mapped and polled while its device is removed. */
+static int bereaved(unsigned int nothing)
+{
+	struct channel channel;
+	int events;
+
+	(void)nothing;
+	CHECK(channel_open(&channel) == 0);
+	CHECK(hello(&channel, ECHO) == 0);
+	CHECK(wait_for(&channel, POLLIN) == POLLIN);
+	CHECK(ready(1) == 0);
+	events = wait_for(&channel, POLLHUP);
+	CHECK(events >= 0 && (events & POLLERR));
+	CHECK(ioctl(channel.fd, PARAGPU_IOC_DOORBELL) == -1 && errno == ENODEV);
+	CHECK(ioctl(channel.fd, PARAGPU_IOC_INFO, &channel.info) == -1 &&
+	      errno == ENODEV);
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, channel.fd, 0) ==
+		      MAP_FAILED && errno == ENODEV);
+	/* Nothing fades: what it had is its own now. */
+	CHECK(channel.header->magic == PARAGPU_CHANNEL_MAGIC);
+	return 0;
+}
+
+/* A device that is removed under use, and restored. */
 static int survives(int (*remove)(void), int (*restore)(void))
 {
-	struct channel channel, later;
-	int status, events, ready[2];
-	char byte;
+	struct channel later;
 	pid_t child;
 
-	CHECK(pipe(ready) == 0);
-	child = fork();
-	if (child == 0) {
-		if (channel_open(&channel) || hello(&channel, ECHO) ||
-		    wait_for(&channel, POLLIN) != POLLIN)
-			_exit(10);
-		if (write(ready[1], "r", 1) != 1)
-			_exit(11);
-		events = wait_for(&channel, POLLHUP);
-		if (events < 0 || !(events & POLLERR))
-			_exit(12);
-		if (ioctl(channel.fd, PARAGPU_IOC_DOORBELL) != -1 ||
-		    errno != ENODEV)
-			_exit(13);
-		if (ioctl(channel.fd, PARAGPU_IOC_INFO, &channel.info) != -1 ||
-		    errno != ENODEV)
-			_exit(14);
-		if (mmap(NULL, 4096, PROT_READ, MAP_SHARED, channel.fd, 0) !=
-			    MAP_FAILED || errno != ENODEV)
-			_exit(15);
-		/* Nothing fades: what it had is its own now. */
-		if (channel.header->magic != PARAGPU_CHANNEL_MAGIC)
-			_exit(16);
-		_exit(0);
-	}
-	close(ready[1]);
-	CHECK(read(ready[0], &byte, 1) == 1);
-	close(ready[0]);
+	child = start(bereaved, 0, NULL);
+	if (child < 0)
+		return -1;
 	CHECK(remove() == 0);
 	CHECK(open(NODE, O_RDWR) == -1);
 	CHECK(restore() == 0);
-	CHECK(waitpid(child, &status, 0) == child);
-	CHECK(WIFEXITED(status));
-	if (WEXITSTATUS(status))
-		return fail("the process that had it open: step %d",
-			    WEXITSTATUS(status));
+	if (ends_well(child))
+		return -1;
 	CHECK(channel_open(&later) == 0);
 	CHECK(hello(&later, ECHO) == 0);
 	CHECK(wait_for(&later, POLLIN) == POLLIN);
@@ -387,69 +363,54 @@ static int ask_plug(void)
 }
 
 /* What a process that has part of its channel fade sees after unbinding. */
-static void fading(int ready)
+static int fading(unsigned int nothing)
 {
 	struct channel channel;
 	__u64 bytes, size, too_many;
 	volatile char *base;
 
-	if (channel_open(&channel))
-		_exit(10);
+	(void)nothing;
+	CHECK(channel_open(&channel) == 0);
 	size = channel.info.channel_size;
 	too_many = size + 1;
-	if (ioctl(channel.fd, PARAGPU_IOC_FADE, &too_many) != -1 ||
-	    errno != EINVAL)
-		_exit(11);
+	CHECK(ioctl(channel.fd, PARAGPU_IOC_FADE, &too_many) == -1 &&
+	      errno == EINVAL);
 	bytes = channel.header->bulk_offset;
 	base = (volatile char *)channel.header;
-	if (ioctl(channel.fd, PARAGPU_IOC_FADE, &bytes))
-		_exit(12);
+	CHECK(ioctl(channel.fd, PARAGPU_IOC_FADE, &bytes) == 0);
 	/* Pages that were mapped, and pages that never were. */
 	base[bytes - 1] = 1;
 	base[bytes] = 1;
 	base[size - 1] = 2;
-	if (channel.header->magic != PARAGPU_CHANNEL_MAGIC)
-		_exit(13);
-	if (write(ready, "r", 1) != 1 || wait_for(&channel, POLLHUP) < 0)
-		_exit(14);
-	if (base[bytes - 1] || base[bytes - 4097] || channel.header->magic)
-		_exit(15);
+	CHECK(channel.header->magic == PARAGPU_CHANNEL_MAGIC);
+	CHECK(ready(1) == 0);
+	CHECK(wait_for(&channel, POLLHUP) > 0);
+	CHECK(!base[bytes - 1] && !base[bytes - 4097] && !channel.header->magic);
 	/* What is written goes nowhere that the magic's reader would look. */
 	memset((void *)(base + 4096), 0xff, bytes - 4096);
 	channel.header->closed_by_guest = 1;
-	if (channel.header->magic)
-		_exit(16);
+	CHECK(!channel.header->magic);
 	/* The rest is kept; what was never touched is zero, and its own. */
-	if (base[bytes] != 1 || base[size - 1] != 2 || base[bytes + 4096] ||
-	    base[size - 4097])
-		_exit(17);
+	CHECK(base[bytes] == 1 && base[size - 1] == 2);
+	CHECK(!base[bytes + 4096] && !base[size - 4097]);
 	memset((void *)(base + bytes), 3, size - bytes);
-	if (base[bytes] != 3 || base[size / 2] != 3 || base[size - 1] != 3 ||
-	    channel.header->magic)
-		_exit(18);
-	_exit(0);
+	CHECK(base[bytes] == 3 && base[size / 2] == 3 && base[size - 1] == 3);
+	CHECK(!channel.header->magic);
+	return 0;
 }
 
 static int test_fades(void)
 {
-	int status, ready[2];
-	char byte;
 	pid_t child;
+	int well;
 
-	CHECK(pipe(ready) == 0);
-	child = fork();
-	if (child == 0)
-		fading(ready[1]);
-	close(ready[1]);
-	CHECK(read(ready[0], &byte, 1) == 1);
-	close(ready[0]);
+	child = start(fading, 0, NULL);
+	if (child < 0)
+		return -1;
 	CHECK(unbind() == 0);
-	CHECK(waitpid(child, &status, 0) == child);
-	CHECK(bind() == 0);
-	CHECK(WIFEXITED(status));
-	if (WEXITSTATUS(status))
-		return fail("the process whose channel faded: step %d",
-			    WEXITSTATUS(status));
+	well = ends_well(child);
+	if (bind() || well)
+		return -1;
 	CHECK(count_channels() == channels);
 	return 0;
 }
@@ -469,7 +430,7 @@ static void *ask_with(void *data)
 }
 
 /* Asks the driver with memory whose page nobody brings. */
-static void asking_for_ever(int ready)
+static int asking_for_ever(unsigned int nothing)
 {
 	struct uffdio_api api = { .api = UFFD_API };
 	struct uffdio_register missing = { .mode = UFFDIO_REGISTER_MODE_MISSING };
@@ -479,24 +440,21 @@ static void asking_for_ever(int ready)
 	pthread_t thread;
 	int faults;
 
-	if (channel_open(&channel))
-		_exit(10);
+	(void)nothing;
+	CHECK(channel_open(&channel) == 0);
 	faults = syscall(SYS_userfaultfd, O_CLOEXEC);
 	argument.fd = channel.fd;
 	argument.page = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
 			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	missing.range.start = (unsigned long)argument.page;
 	missing.range.len = 4096;
-	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
-	    ioctl(faults, UFFDIO_REGISTER, &missing))
-		_exit(11);
-	if (pthread_create(&thread, NULL, ask_with, &argument))
-		_exit(12);
-	if (read(faults, &message, sizeof(message)) != sizeof(message) ||
-	    message.event != UFFD_EVENT_PAGEFAULT)
-		_exit(13);
-	if (write(ready, "r", 1) != 1)
-		_exit(14);
+	CHECK(faults >= 0);
+	CHECK(ioctl(faults, UFFDIO_API, &api) == 0);
+	CHECK(ioctl(faults, UFFDIO_REGISTER, &missing) == 0);
+	CHECK(pthread_create(&thread, NULL, ask_with, &argument) == 0);
+	CHECK(read(faults, &message, sizeof(message)) == sizeof(message));
+	CHECK(message.event == UFFD_EVENT_PAGEFAULT);
+	CHECK(ready(1) == 0);
 	for (;;)
 		pause();
 }
@@ -504,24 +462,15 @@ static void asking_for_ever(int ready)
 /* A process that waits for its own page holds up nobody. */
 static int test_page_that_never_comes(void)
 {
-	int status, ready[2];
-	char byte;
 	pid_t child;
 
-	CHECK(pipe(ready) == 0);
-	child = fork();
-	if (child == 0)
-		asking_for_ever(ready[1]);
-	close(ready[1]);
-	if (read(ready[0], &byte, 1) != 1) {
-		waitpid(child, &status, 0);
-		return fail("step %d", WEXITSTATUS(status));
-	}
-	close(ready[0]);
+	child = start(asking_for_ever, 0, NULL);
+	if (child < 0)
+		return -1;
 	CHECK(unbind() == 0);
 	CHECK(bind() == 0);
-	CHECK(kill(child, SIGKILL) == 0);
-	CHECK(waitpid(child, &status, 0) == child);
+	if (kill_child(child))
+		return -1;
 	CHECK(count_channels() == channels);
 	return 0;
 }
@@ -529,18 +478,16 @@ static int test_page_that_never_comes(void)
 #define OTHERS		4
 #define SOMEBODY	12345
 
-/* Takes channels as another user until there are no more; tells how many. */
-static void greedy(uid_t user, int told)
+/* Takes channels as another user until there are no more; says how many. */
+static int greedy(unsigned int user)
 {
 	unsigned char count = 0;
 
-	if (setresuid(user, user, user))
-		_exit(10);
+	CHECK(setresuid(user, user, user) == 0);
 	/* Blocks while the host has yet to scrub a channel of an earlier test. */
 	while (count < channels && open(NODE, O_RDWR) >= 0)
 		count++;
-	if (write(told, &count, 1) != 1)
-		_exit(11);
+	CHECK(ready(count) == 0);
 	for (;;)
 		pause();
 }
@@ -550,22 +497,17 @@ static int test_last_channels_are_for_others(void)
 {
 	unsigned char count[2];
 	pid_t child[2];
-	int i, told[2], status;
+	int i;
 
 	CHECK(chmod(NODE, 0666) == 0);
 	for (i = 0; i < 2; i++) {
-		CHECK(pipe(told) == 0);
-		child[i] = fork();
-		if (child[i] == 0)
-			greedy(SOMEBODY + i, told[1]);
-		close(told[1]);
-		CHECK(read(told[0], &count[i], 1) == 1);
-		close(told[0]);
+		child[i] = start(greedy, SOMEBODY + i, &count[i]);
+		if (child[i] < 0)
+			return -1;
 	}
-	for (i = 0; i < 2; i++) {
-		CHECK(kill(child[i], SIGKILL) == 0);
-		CHECK(waitpid(child[i], &status, 0) == child[i]);
-	}
+	for (i = 0; i < 2; i++)
+		if (kill_child(child[i]))
+			return -1;
 	CHECK(chmod(NODE, 0600) == 0);
 	CHECK(count_channels() == channels);
 	if (channels <= 2 * OTHERS)
@@ -579,148 +521,6 @@ static int test_last_channels_are_for_others(void)
 static int test_hot_unplug_and_plug(void)
 {
 	return survives(ask_unplug, ask_plug);
-}
-
-static int pin(struct channel *channel, void *address,
-	       unsigned long long length, unsigned int flags)
-{
-	struct paragpu_pin_request request = {
-		.address = (unsigned long)address,
-		.length = length,
-		.flags = flags,
-	};
-
-	if (ioctl(channel->fd, PARAGPU_IOC_PIN, &request))
-		return -errno;
-	return request.list;
-}
-
-static int unpin(struct channel *channel, __u32 list)
-{
-	return ioctl(channel->fd, PARAGPU_IOC_UNPIN, &list) ? -errno : 0;
-}
-
-/* Pages pinned and let go since the start, by anybody. */
-static int pages_pinned(void)
-{
-	char name[64];
-	long value, pinned = 0;
-	FILE *file;
-
-	/* Processors keep counts to themselves until they are asked. */
-	write_file("/proc/sys/vm/stat_refresh", "1");
-	file = fopen("/proc/vmstat", "r");
-	while (file && fscanf(file, "%63s %ld", name, &value) == 2) {
-		if (!strcmp(name, "nr_foll_pin_acquired"))
-			pinned += value;
-		if (!strcmp(name, "nr_foll_pin_released"))
-			pinned -= value;
-	}
-	if (file)
-		fclose(file);
-	return pinned;
-}
-
-#define PIN_SIZE (64 * 4096)
-
-/* Where the host does not reach the VM's memory, as over ivshmem. */
-static int test_no_pins(void)
-{
-	struct channel channel;
-	char byte;
-
-	CHECK(channel_open(&channel) == 0);
-	CHECK(pin(&channel, &byte, 1, 0) == -EOPNOTSUPP);
-	CHECK(unpin(&channel, 0) == -EINVAL);
-	channel_close(&channel);
-	return 0;
-}
-
-static int can_pin(void)
-{
-	struct channel channel;
-	int answer;
-
-	if (channel_open(&channel))
-		return 0;
-	answer = pin(&channel, NULL, 0, 0);
-	channel_close(&channel);
-	return answer == -EINVAL;
-}
-
-static int test_pins(void)
-{
-	const unsigned int w = PARAGPU_LIST_WRITABLE;
-	int i, before = pages_pinned();
-	struct channel channel;
-	char *memory, *constant;
-
-	CHECK(channel_open(&channel) == 0);
-	memory = mmap(NULL, PIN_SIZE, PROT_READ | PROT_WRITE,
-		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	constant = mmap(NULL, PIN_SIZE, PROT_READ,
-			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	CHECK(memory != MAP_FAILED && constant != MAP_FAILED);
-	/* What cannot be. */
-	CHECK(pin(&channel, memory, 0, 0) == -EINVAL);
-	CHECK(pin(&channel, memory, PARAGPU_PIN_MAX + 1, 0) == -EINVAL);
-	CHECK(pin(&channel, memory, 1, 2) == -EINVAL);
-	CHECK(pin(&channel, (void *)4096, 1, w) == -EFAULT);
-	CHECK(pin(&channel, (void *)-4096, 8192, w) == -EFAULT);
-	CHECK(pin(&channel, memory, 2 * PIN_SIZE + (1 << 20), w) < 0);
-	CHECK(pin(&channel, constant, PIN_SIZE, w) == -EFAULT);
-	CHECK(pin(&channel, channel.header, 4096, w) == -EFAULT);
-	CHECK(pin(&channel, (void *)0xffffffff81000000, 4096, 0) == -EFAULT);
-	CHECK(pages_pinned() == before);
-	/* Every list, then one more. */
-	for (i = 0; i < PARAGPU_LISTS; i++)
-		CHECK(pin(&channel, memory + 100, PIN_SIZE - 100, w) == i);
-	CHECK(pages_pinned() == before + PARAGPU_LISTS * 64);
-	CHECK(pin(&channel, memory, 1, w) == -EBUSY);
-	CHECK(unpin(&channel, 2) == 0 && unpin(&channel, 2) == -EINVAL);
-	CHECK(unpin(&channel, PARAGPU_LISTS) == -EINVAL);
-	CHECK(unpin(&channel, -1) == -EINVAL);
-	CHECK(pin(&channel, memory, 1, 0) == 2);
-	/* Memory that the process gives back while it is pinned. */
-	CHECK(munmap(memory, PIN_SIZE) == 0);
-	CHECK(pages_pinned() > before);
-	channel_close(&channel);
-	CHECK(pages_pinned() == before);
-	return 0;
-}
-
-/* Root may pin what it likes; others as much as they may lock. */
-static int test_pins_are_limited(void)
-{
-	int status, before = pages_pinned();
-	struct rlimit limit = { 100 * 4096, 100 * 4096 };
-	struct channel channel;
-	char *memory;
-	pid_t child = fork();
-
-	if (child == 0) {
-		if (channel_open(&channel) || setrlimit(RLIMIT_MEMLOCK, &limit) ||
-		    setgid(65534) || setuid(65534))
-			_exit(1);
-		memory = mmap(NULL, PIN_SIZE, PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (pin(&channel, memory, PIN_SIZE, 1) != 0)
-			_exit(2);
-		if (pin(&channel, memory, PIN_SIZE, 1) != -ENOMEM)
-			_exit(3);
-		if (pin(&channel, memory, 36 * 4096, 1) != 1)
-			_exit(4);
-		if (unpin(&channel, 0) ||
-		    pin(&channel, memory, PIN_SIZE, 1) != 0)
-			_exit(5);
-		/* A killed process leaves nothing pinned. */
-		kill(getpid(), SIGKILL);
-	}
-	CHECK(waitpid(child, &status, 0) == child);
-	if (!WIFSIGNALED(status))
-		return fail("step %d", WEXITSTATUS(status));
-	CHECK(pages_pinned() == before);
-	return 0;
 }
 
 static int test_module_stays_while_open(void)
@@ -780,12 +580,6 @@ int main(int count, char **arguments)
 	}
 	pci_address = arguments[1];
 	run("info", test_info);
-	if (can_pin()) {
-		run("pins", test_pins);
-		run("pins-are-limited", test_pins_are_limited);
-	} else {
-		run("no-pins", test_no_pins);
-	}
 	run("two-openers", test_two_openers);
 	run("mmap-limits", test_mmap_limits);
 	run("scrubbed", test_scrubbed);

@@ -164,6 +164,63 @@ static int count_channels(void)
 	return count + 1;
 }
 
+/* Where a child says that it is ready. */
+static int parent = -1;
+
+static int ready(unsigned char said)
+{
+	CHECK(write(parent, &said, 1) == 1);
+	return 0;
+}
+
+/*
+ * Starts a child that runs `work`, and waits until that calls ready(): the
+ * child's ID, or -1. What the child finds wrong it prints itself. `said` may
+ * be NULL.
+ */
+static pid_t start(int (*work)(unsigned int with), unsigned int with,
+		   unsigned char *said)
+{
+	unsigned char byte;
+	int ends[2];
+	pid_t child;
+
+	CHECK(pipe(ends) == 0);
+	child = fork();
+	if (child == 0) {
+		close(ends[0]);
+		parent = ends[1];
+		if (work(with) == 0)
+			_exit(0);
+		dprintf(STDOUT_FILENO, "in a process of this test: %s\n", why);
+		_exit(1);
+	}
+	close(ends[1]);
+	if (read(ends[0], said ? said : &byte, 1) != 1)
+		child = fail("a process ended before it was ready");
+	close(ends[0]);
+	return child;
+}
+
+static int ends_well(pid_t child)
+{
+	int status;
+
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	return 0;
+}
+
+static int kill_child(pid_t child)
+{
+	int status;
+
+	CHECK(kill(child, SIGKILL) == 0);
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFSIGNALED(status));
+	return 0;
+}
+
 static int write_file(const char *path, const char *text)
 {
 	int fd = open(path, O_WRONLY);
@@ -174,6 +231,38 @@ static int write_file(const char *path, const char *text)
 	close(fd);
 	errno = error;
 	return error ? -1 : 0;
+}
+
+/* The list of pages pinned, or an error. */
+static int pin(struct channel *channel, void *address,
+	       unsigned long long length, unsigned int flags)
+{
+	struct paragpu_pin_request request = {
+		.address = (unsigned long)address,
+		.length = length,
+		.flags = flags,
+	};
+
+	if (ioctl(channel->fd, PARAGPU_IOC_PIN, &request))
+		return -errno;
+	return request.list;
+}
+
+static int unpin(struct channel *channel, __u32 list)
+{
+	return ioctl(channel->fd, PARAGPU_IOC_UNPIN, &list) ? -errno : 0;
+}
+
+static int can_pin(void)
+{
+	struct channel channel;
+	int answer;
+
+	if (channel_open(&channel))
+		return 0;
+	answer = pin(&channel, NULL, 0, 0);
+	channel_close(&channel);
+	return answer == -EINVAL;
 }
 
 /* Asks hotplug.py on the host, then waits for what it did. */

@@ -55,7 +55,7 @@ mkdir "$work/programs"
 # The kernel's exporter of headers drops the uapi/ of their names; so here.
 mkdir -p "$work/include/linux"
 cp kernel-module/include/uapi/linux/paragpu.h "$work/include/linux/"
-for program in guest-test guest-soak guest-debug; do
+for program in guest-test guest-pins guest-soak guest-debug; do
 	cc -static -O2 -Wall -Wextra -Werror -I"$work/include" \
 		-o "$work/programs/$program" "tests/vm/$program.c"
 done
