@@ -16,7 +16,6 @@ use paragpu_protocol::layout::Regions;
 use paragpu_protocol::table::{
     EventCreate, EventDestroy, EventRecord, Launch, MemMap, MemUnmap, StreamCreate, StreamDestroy,
 };
-use paragpu_worker::ImageStore;
 use paragpu_worker::live::{Change, Live, Recorded};
 use paragpu_worker::session::{Session, Setup};
 use paragpu_worker::transfer::replay::Item;
@@ -139,19 +138,8 @@ fn launches() -> Vec<Recorded> {
 
 fn session(platform: &SoftwarePlatform) -> Session {
     let regions = Regions::of(0).unwrap();
-    let setup = Setup {
-        device: platform.open(0, regions).unwrap(),
-        snapshot: platform.snapshot(0).unwrap(),
-        ordinal: 0,
-        regions,
-        device_memory: 0,
-        host_memory: 0,
-        images: ImageStore::default(),
-        output: None,
-        statistics: Arc::default(),
-        latency: false,
-        reconnect: None,
-    };
+    let device = platform.open(0, regions).unwrap();
+    let setup = Setup::new(device, platform.snapshot(0).unwrap(), 0, regions);
     Session::new(setup, Arc::new(Nowhere), None)
 }
 

@@ -72,24 +72,19 @@ pub(crate) struct Arena<F> {
 }
 
 impl<F> Arena<F> {
-    pub(crate) fn new(base: u64, limit: u64, idle_limit: u64) -> Self {
+    pub(crate) fn new(base: u64, limit: u64, idle_limit: u64, share: Share) -> Self {
         Self {
             base,
             ranges: BTreeMap::new(),
             live: 0,
             idle: 0,
             limit,
-            share: Share::default(),
+            share,
             planned: (0, false),
             idle_limit: idle_limit.min(limit),
             clock: 0,
             mappings: 0,
         }
-    }
-
-    /// Also charges the session's VM from now on.
-    pub(crate) fn count_for(&mut self, share: Share) {
-        self.share = share;
     }
 
     /// Charges device memory outside the arena.
@@ -364,7 +359,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn arena() -> Arena<u32> {
-        Arena::new(BASE, 10 * CHUNK, 4 * CHUNK)
+        Arena::new(BASE, 10 * CHUNK, 4 * CHUNK, Share::default())
     }
 
     #[test]
@@ -452,8 +447,8 @@ mod tests {
         (0..2).for_each(|slot| account.clear(slot));
         let mut one = arena();
         let mut two = arena();
-        one.count_for(Share::new(Arc::clone(&account), 0));
-        two.count_for(Share::new(Arc::clone(&account), 1));
+        one.share = Share::new(Arc::clone(&account), 0);
+        two.share = Share::new(Arc::clone(&account), 1);
         account.charge_lent(0, 6 * CHUNK);
         assert_eq!((one.free(), two.free()), (10 * CHUNK, 10 * CHUNK));
         assert_eq!(one.plan(BASE, 5 * CHUNK), Err(Refused::Limit));
@@ -476,8 +471,8 @@ mod tests {
         (0..2).for_each(|slot| account.clear(slot));
         let mut one = arena();
         let mut two = arena();
-        one.count_for(Share::new(Arc::clone(&account), 0));
-        two.count_for(Share::new(Arc::clone(&account), 1));
+        one.share = Share::new(Arc::clone(&account), 0);
+        two.share = Share::new(Arc::clone(&account), 1);
         assert_eq!((one.limit(), one.free()), (5 * CHUNK, 5 * CHUNK));
         one.plan(BASE, 3 * CHUNK).unwrap();
         one.mapped(BASE, 3 * CHUNK);
@@ -512,7 +507,7 @@ mod tests {
             vm.clear(slot);
             gpu.clear(slot);
             let mut arena = arena();
-            arena.count_for(Share::new(Arc::clone(&vm), slot).on_gpu(Arc::clone(&gpu), slot));
+            arena.share = Share::new(Arc::clone(&vm), slot).on_gpu(Arc::clone(&gpu), slot);
             arena
         });
         let [owner, other] = &mut arenas;

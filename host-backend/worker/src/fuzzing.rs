@@ -11,6 +11,7 @@ use paragpu_protocol::table::CALLS;
 use crate::images::ImageStore;
 use crate::session::{Session, Setup};
 use crate::testing::device::{TestDevice, snapshot};
+use crate::testing::share_of_host_memory;
 
 /// Accepts every frame, like a guest that reads.
 #[derive(Debug, Default)]
@@ -44,24 +45,18 @@ impl Sender for Sink {
 /// slot byte, a length byte, and as many payload bytes. Odd length bytes mean 16 times as
 /// many.
 pub fn fuzz_session(data: &[u8]) {
-    let Some(regions) = Regions::of(0) else {
+    let (Some(regions), Ok(share)) = (Regions::of(0), share_of_host_memory(1 << 20)) else {
         return;
     };
     let setup = Setup {
-        device: Box::new(TestDevice::default()),
-        snapshot: snapshot(),
-        ordinal: 0,
-        regions,
         device_memory: 8 * CHUNK,
-        host_memory: 1 << 20,
+        share,
         images: ImageStore {
             directory: None,
             limit: 1 << 16,
         },
-        output: None,
-        statistics: Arc::default(),
         latency: true,
-        reconnect: None,
+        ..Setup::new(Box::new(TestDevice::default()), snapshot(), 0, regions)
     };
     let mut session = Session::new(setup, Arc::new(Sink::default()), None);
     let mut rest = data;

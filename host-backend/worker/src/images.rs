@@ -561,6 +561,8 @@ fn trim(directory: &Path, limit: u64, newest: &Hash) -> Room {
 mod tests {
     use super::*;
     use crate::error::Fault;
+    use crate::testing::share_of_host_memory;
+    use paragpu_control::account::Book;
 
     fn status<T: std::fmt::Debug>(outcome: Outcome<T>) -> Status {
         match outcome {
@@ -578,7 +580,8 @@ mod tests {
     }
 
     fn account(limit: u64) -> Arc<HostAccount> {
-        HostAccount::new(limit, Arc::default())
+        let share = share_of_host_memory(limit).unwrap();
+        HostAccount::new(share.of(Book::Host), Arc::default())
     }
 
     fn stores(limit: u64) -> (tempfile::TempDir, [Images; 2]) {

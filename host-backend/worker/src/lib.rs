@@ -4,8 +4,10 @@
 //! [`paragpu_control::spawn::Spawn`], communicates with it by
 //! [`paragpu_control::worker`], and hands it a guest. [`session::Session`] serves the
 //! guest: a decoded call goes through `calls.rs` to the file of its chapter, and from
-//! there to the [`paragpu_device::Device`]. `answer.rs` and `completion.rs` send the
-//! replies. The effect of a call on the session's objects is recorded in [`live`].
+//! there to the [`paragpu_device::Device`]. A call that concerns one part of the session
+//! alone goes to that part, in the file of the same name in `session/`. `answer.rs` and
+//! `completion.rs` send the replies. The effect of a call on the session's objects is
+//! recorded in [`live`].
 
 // This crate decodes untrusted input, so nothing may panic.
 #![cfg_attr(

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Nowhere, Receiver, Sender, Window};
 use paragpu_communicator_ring::guest_memory::GuestMemory;
-use paragpu_control::account::Share;
 use paragpu_control::socket::{Control, ControlError};
 use paragpu_control::worker::FromWorker;
 use paragpu_log::cut;
@@ -115,7 +114,6 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         session,
         ordinal,
         device_memory,
-        host_memory,
         patience,
         identity,
         origin,
@@ -146,7 +144,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         ordinal: warm.ordinal,
         regions: warm.regions,
         device_memory,
-        host_memory,
+        share: share.clone(),
         images,
         output: Some(output),
         statistics: Arc::clone(&statistics),
@@ -156,7 +154,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     // Never dropped: dropping a device waits for its work, and a kernel may never end.
     let mut served = Session::new(setup, beginning.sender, beginning.window);
     let token = identity.token;
-    introduce_to_vm(&mut served, identity, share.clone());
+    introduce_to_vm(&mut served, identity);
     served.host.pages().adopt(beginning.guest_memory);
     let daemon = Arc::new(DaemonLink::new(Arc::clone(control), door));
     let attendant = Attendant {
@@ -231,9 +229,8 @@ impl Beginning {
     }
 }
 
-/// Charges the session to its VM, and shows it to the VM's other sessions.
-fn introduce_to_vm(served: &mut Session, identity: Identity, share: Share) {
-    served.count_for(share);
+/// Shows the session to its VM's other sessions.
+fn introduce_to_vm(served: &mut Session, identity: Identity) {
     let device = served.transfer.identity().device.clone();
     served
         .transfer

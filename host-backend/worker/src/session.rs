@@ -74,19 +74,19 @@ use turn::Pacing;
 
 /// The parameters of a new session.
 pub struct Setup {
-    /// The GPU, opened with the regions of `ordinal`.
+    /// The GPU, opened with `regions`.
     pub device: Box<dyn Device>,
     /// Its constant properties.
     pub snapshot: Snapshot,
     /// The guest's number of the device.
     pub ordinal: u32,
-    /// The regions of `ordinal`.
+    /// Its regions of addresses.
     pub regions: Regions,
     /// Limit of device memory in bytes; 0 for none.
     pub device_memory: u64,
-    /// Limit of host memory for shadows, images and modules, in bytes; 0 for none besides
-    /// the VM's.
-    pub host_memory: u64,
+    /// Its share of the account of its VM, which limits its host memory (shadows, images,
+    /// modules), too.
+    pub share: Share,
     /// The store of module images.
     pub images: ImageStore,
     /// The memfds for kernel output; `None` leaves the standard streams unchanged.
@@ -98,6 +98,31 @@ pub struct Setup {
     /// The source of further connections; `None` if the session ends with its
     /// connection.
     pub reconnect: Option<Box<dyn Reconnect>>,
+}
+
+impl Setup {
+    /// A session without limits on this device, opened with `regions`.
+    #[must_use]
+    pub fn new(
+        device: Box<dyn Device>,
+        snapshot: Snapshot,
+        ordinal: u32,
+        regions: Regions,
+    ) -> Self {
+        Self {
+            device,
+            snapshot,
+            ordinal,
+            regions,
+            device_memory: 0,
+            share: Share::default(),
+            images: ImageStore::default(),
+            output: None,
+            statistics: Arc::default(),
+            latency: false,
+            reconnect: None,
+        }
+    }
 }
 
 impl std::fmt::Debug for Setup {
@@ -174,7 +199,7 @@ impl Session {
         let functions =
             HostFunctions::new(Arc::clone(link.sender()) as Arc<_>, link.executed_cell());
         let identity = Identity::unknown(setup.ordinal, setup.snapshot.name.clone());
-        let account = HostAccount::new(setup.host_memory, counters());
+        let account = HostAccount::new(setup.share.of(Book::Host), counters());
         let modules = Modules::new(setup.images, Arc::clone(&account));
         link.sender().count_for(&account);
         setup.device.charge_to(Arc::clone(&account) as Arc<_>);
@@ -183,6 +208,7 @@ impl Session {
                 setup.regions.arena,
                 setup.device_memory,
                 setup.snapshot.total_memory,
+                setup.share,
                 counters(),
             ),
             sharing: Sharing::default(),
@@ -207,11 +233,5 @@ impl Session {
             management: Manager::new(setup.snapshot.uuid),
             statistics,
         }
-    }
-
-    /// Also charges the session's device and host memory to its VM.
-    pub fn count_for(&mut self, share: Share) {
-        self.host.account().count_for(share.of(Book::Host));
-        self.memory.count_for(share);
     }
 }

@@ -116,7 +116,6 @@ impl Worker {
             ordinal,
             device_count: 2,
             device_memory: 64 * CHUNK,
-            host_memory: 0,
             window: 64 << 20,
             reconnect: 0,
             vm: "test".into(),

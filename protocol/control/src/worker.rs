@@ -237,9 +237,6 @@ pub struct Terms {
     pub device_count: u32,
     /// Maximum number of bytes of device memory; 0 for no limit.
     pub device_memory: u64,
-    /// Maximum number of bytes of host memory that the worker holds for the guest (shadows,
-    /// images, modules); 0 for no limit besides the VM's, which its account has.
-    pub host_memory: u64,
     /// Size of the window that the worker creates for `shm`, in bytes; 0 for the worker's
     /// default. Ignored for other transports.
     pub window: u64,

@@ -22,17 +22,15 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn terms() -> impl Strategy<Value = Terms> {
-    let numbers = any::<(u64, u32, u32, u64, u64, u64, u32)>();
+    let numbers = any::<(u64, u32, u32, u64, u64, u32)>();
     (numbers, any::<[u8; 16]>(), text()).prop_map(|(numbers, token, vm)| {
-        let (session, ordinal, device_count, device_memory, host_memory, window, reconnect) =
-            numbers;
+        let (session, ordinal, device_count, device_memory, window, reconnect) = numbers;
         Terms {
             session,
             token,
             ordinal,
             device_count,
             device_memory,
-            host_memory,
             window,
             reconnect,
             vm,

@@ -572,7 +572,6 @@ fn terms(
         ordinal: request.hello.device,
         device_count,
         device_memory: limits.memory.0,
-        host_memory: 0,
         window: shm.window.0,
         // Without a token no guest could reconnect.
         reconnect: if token == [0; 16] {

@@ -127,7 +127,6 @@ impl Broker {
                 ordinal,
                 device_count: owner.device_count,
                 device_memory: self.host.limits.memory.0,
-                host_memory: 0,
                 window: self.host.shm.window.0,
                 reconnect: u32::try_from(KEPT.as_millis()).unwrap_or(u32::MAX),
                 vm: owner.vm,

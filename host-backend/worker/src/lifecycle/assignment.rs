@@ -20,7 +20,6 @@ pub(super) struct Assignment {
     pub(super) session: u64,
     pub(super) ordinal: u32,
     pub(super) device_memory: u64,
-    pub(super) host_memory: u64,
     /// How long to wait for a guest that lost its connection.
     pub(super) patience: Duration,
     pub(super) identity: Identity,
@@ -159,7 +158,6 @@ fn assignment(
         session: terms.session,
         ordinal: terms.ordinal,
         device_memory: terms.device_memory,
-        host_memory: terms.host_memory,
         patience: Duration::from_millis(terms.reconnect.into()),
         identity: Identity {
             ordinal: terms.ordinal,

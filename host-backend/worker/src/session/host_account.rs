@@ -1,8 +1,8 @@
 //! Accounts host memory that the worker holds for its guest (shadows, images,
 //! modules, objects, queued calls and work, frames) to the session and to its VM.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use paragpu_device::HostMemory;
 use paragpu_protocol::status::Status;
@@ -12,18 +12,16 @@ use crate::statistics::Statistics;
 use paragpu_control::account::Share;
 
 /// More than any host has, and so little that sums of two do not overflow.
-const UNLIMITED: u64 = 1 << 62;
+const MOST: u64 = 1 << 62;
 
 /// The account of a session.
 #[derive(Debug)]
 pub(crate) struct HostAccount {
-    /// The session's own limit in bytes.
-    limit: u64,
     /// Bytes charged. Threads of host functions send frames, and so charge, too.
     held: AtomicU64,
     statistics: Arc<Statistics>,
-    /// The VM's account, once known.
-    share: OnceLock<Share>,
+    /// The VM's account.
+    share: Share,
 }
 
 /// A charge of bytes, returned when dropped.
@@ -34,27 +32,19 @@ pub(crate) struct Charge {
 }
 
 impl HostAccount {
-    /// For a session with a limit of `limit` bytes; 0 for none besides its VM's.
-    pub(crate) fn new(limit: u64, statistics: Arc<Statistics>) -> Arc<Self> {
-        let limit = if limit == 0 { UNLIMITED } else { limit };
+    /// Charges to this share of the VM's account.
+    pub(crate) fn new(share: Share, statistics: Arc<Statistics>) -> Arc<Self> {
         Arc::new(Self {
-            limit,
             held: AtomicU64::new(0),
             statistics,
-            share: OnceLock::new(),
+            share,
         })
-    }
-
-    /// Also charges the session's VM.
-    pub(crate) fn count_for(&self, share: Share) {
-        // Called once, before the session holds anything.
-        let _ = self.share.set(share);
     }
 
     /// Charges bytes.
     ///
     /// # Errors
-    /// `OUT_OF_MEMORY` if it would exceed the limit of the session or of the VM.
+    /// `OUT_OF_MEMORY` if it would exceed the VM's limit.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Outcome<Charge> {
         self.add(bytes)?;
         Ok(Charge {
@@ -79,19 +69,9 @@ impl HostAccount {
 
     fn add(&self, bytes: u64) -> Outcome<()> {
         let before = self.held.fetch_add(bytes, Ordering::Relaxed);
-        if before.saturating_add(bytes) > self.limit {
+        if before.saturating_add(bytes) > MOST || !self.share.take(bytes) {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
-            let limit = self.limit;
-            return fail(
-                Status::OUT_OF_MEMORY,
-                format!("the session is limited to {limit} bytes of host memory"),
-            );
-        }
-        if let Some(share) = self.share.get()
-            && !share.take(bytes)
-        {
-            self.held.fetch_sub(bytes, Ordering::Relaxed);
-            let limit = share.limit();
+            let limit = self.share.limit();
             return fail(
                 Status::OUT_OF_MEMORY,
                 format!(
@@ -107,9 +87,7 @@ impl HostAccount {
     fn give_back(&self, bytes: u64) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
         self.publish();
-        if let Some(share) = self.share.get() {
-            share.give_back(bytes);
-        }
+        self.share.give_back(bytes);
     }
 
     /// Publishes the bytes charged in the session's counters.
@@ -171,8 +149,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_without_a_limit_of_its_own_is_limited_by_its_vm() {
-        let account = HostAccount::new(0, Arc::default());
+    fn sums_do_not_overflow() {
+        let account = HostAccount::new(Share::default(), Arc::default());
         let all = account.take(1 << 40).unwrap();
         assert_eq!(account.held(), 1 << 40);
         // Sizes that guests name.

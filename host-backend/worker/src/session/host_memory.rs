@@ -129,11 +129,6 @@ impl HostMemory {
         }
     }
 
-    /// The account of host memory.
-    pub(crate) fn account(&self) -> &HostAccount {
-        &self.account
-    }
-
     /// VM memory that the host can access.
     pub(crate) fn pages(&mut self) -> &mut GuestPages {
         &mut self.pages

@@ -43,24 +43,25 @@ pub(crate) struct DeviceMemory {
 
 impl DeviceMemory {
     /// An arena at `base`, with a limit of `limit` bytes (0 for none) on a device
-    /// with `total` bytes.
-    pub(crate) fn new(base: u64, limit: u64, total: u64, statistics: Arc<Statistics>) -> Self {
+    /// with `total` bytes. It is charged to `share`.
+    pub(crate) fn new(
+        base: u64,
+        limit: u64,
+        total: u64,
+        share: Share,
+        statistics: Arc<Statistics>,
+    ) -> Self {
         let limit = match limit {
             0 => total,
             limit => limit.min(total),
         };
         Self {
-            arena: Arena::new(base, limit, IDLE_MEMORY.min(total / 8)),
+            arena: Arena::new(base, limit, IDLE_MEMORY.min(total / 8), share),
             aliases: Aliases::default(),
             peers: BTreeSet::new(),
             awaiting: None,
             statistics,
         }
-    }
-
-    /// Also charges the session's VM from now on.
-    pub(crate) fn count_for(&mut self, share: Share) {
-        self.arena.count_for(share);
     }
 
     /// The mapped ranges of the arena, the limit and what is charged to it.

@@ -22,7 +22,6 @@ use paragpu_protocol::types::MemoryInfo;
 
 use super::device::{TestDevice, snapshot};
 use crate::error::SessionEnd;
-use crate::images::ImageStore;
 use crate::session::output::Output;
 use crate::session::{Session, Setup};
 use crate::statistics::Statistics;
@@ -75,18 +74,11 @@ pub fn setup(device: &TestDevice) -> Setup {
     static ORDINAL: AtomicU32 = AtomicU32::new(0);
     // Fuzzing uses the first at the same time.
     let ordinal = 1 + ORDINAL.fetch_add(1, Ordering::Relaxed) % (MAX_DEVICES - 1);
+    let regions = Regions::of(ordinal).unwrap();
     Setup {
-        device: Box::new(device.clone()),
-        snapshot: snapshot(),
-        ordinal,
-        regions: Regions::of(ordinal).unwrap(),
-        device_memory: 0,
-        host_memory: 0,
-        images: ImageStore::default(),
         output: Output::new().ok(),
-        statistics: Arc::default(),
         latency: true,
-        reconnect: None,
+        ..Setup::new(Box::new(device.clone()), snapshot(), ordinal, regions)
     }
 }
 

@@ -15,6 +15,7 @@ use paragpu_protocol::table::*;
 
 use crate::testing::device::TOTAL;
 use crate::testing::guest::Guest;
+use crate::testing::share_of_host_memory;
 
 fn map(address: u64, size: u64) -> MemMap {
     MemMap {
@@ -372,7 +373,8 @@ fn a_shadow_may_be_in_the_region_of_another_device() {
 
 #[test]
 fn shadows_agree_page_by_page() {
-    let mut guest = Guest::with(|setup| setup.host_memory = (2 << 20) + 4096);
+    let share = share_of_host_memory((2 << 20) + 4096).unwrap();
+    let mut guest = Guest::with(|setup| setup.share = share.clone());
     let (base, shadow) = (guest.regions.arena, guest.regions.shadow);
     let create = |address, size| ShadowCreate {
         address: ShadowAddress(address),

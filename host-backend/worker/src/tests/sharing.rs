@@ -86,19 +86,11 @@ fn session(ordinal: u32, offers: &Offers) -> Session {
         ..Options::default()
     });
     let regions = Regions::of(ordinal).unwrap();
+    let device = platform.open(0, regions).unwrap();
     let setup = Setup {
-        device: platform.open(0, regions).unwrap(),
-        snapshot: platform.snapshot(0).unwrap(),
-        // The guest's ordinal of the device is the same in both.
-        ordinal: 0,
-        regions,
         device_memory: 4 * CHUNK,
-        host_memory: 0,
-        images: Default::default(),
-        output: None,
-        statistics: Arc::default(),
-        latency: false,
-        reconnect: None,
+        // The guest's ordinal of the device is the same in both.
+        ..Setup::new(device, platform.snapshot(0).unwrap(), 0, regions)
     };
     let mut session = Session::new(setup, Arc::new(Nowhere), None);
     session.sharing.exchange = daemon(Arc::clone(offers));

@@ -17,7 +17,6 @@ use proptest::prelude::*;
 
 use super::precopy::{PreCopy, owners};
 use super::state::StateError;
-use crate::images::ImageStore;
 use crate::live::{Name, Recorded};
 use crate::session::{Session, Setup};
 
@@ -72,19 +71,8 @@ pub(super) fn shareable() -> Session {
 fn with_options(options: Options) -> Session {
     let platform = SoftwarePlatform::with_options(options);
     let regions = Regions::of(ORDINAL).unwrap();
-    let setup = Setup {
-        device: platform.open(0, regions).unwrap(),
-        snapshot: platform.snapshot(0).unwrap(),
-        ordinal: ORDINAL,
-        regions,
-        device_memory: 0,
-        host_memory: 0,
-        images: ImageStore::default(),
-        output: None,
-        statistics: Arc::default(),
-        latency: false,
-        reconnect: None,
-    };
+    let device = platform.open(0, regions).unwrap();
+    let setup = Setup::new(device, platform.snapshot(0).unwrap(), ORDINAL, regions);
     Session::new(setup, Arc::new(Nowhere), None)
 }
 

@@ -178,7 +178,6 @@ fn admit(control: &Control, ordinal: u32, socket: OwnedFd, tls: Option<Tls>) {
         ordinal,
         device_count: 1,
         device_memory: 0,
-        host_memory: 0,
         window: 64 << 20,
         reconnect: 20_000,
         vm: "test".into(),
