@@ -2,7 +2,7 @@
 
 use crate::error::Fault;
 use parking_lot::Mutex;
-use std::io::Write;
+use std::iter::repeat_n;
 
 /// Maximum number of bytes of one string or one line.
 const MAX_STRING: u64 = 4096;
@@ -50,6 +50,40 @@ pub fn string(address: u64, read: &mut Reader<'_>) -> Result<Vec<u8>, Fault> {
     Ok(out)
 }
 
+/// The arguments of one `printf` call, packed with their natural alignment.
+struct Arguments {
+    first: u64,
+    offset: u64,
+    /// How many were read.
+    count: u32,
+}
+
+impl Arguments {
+    fn next(&mut self, width: u8, read: &mut Reader<'_>) -> Result<u64, Fault> {
+        self.offset = self.offset.next_multiple_of(u64::from(width));
+        let value = read(self.first.wrapping_add(self.offset), width);
+        self.offset += u64::from(width);
+        self.count += 1;
+        value
+    }
+
+    /// A width or precision: digits, or `*` for an argument.
+    fn number(&mut self, text: &mut &[u8], read: &mut Reader<'_>) -> Result<Option<i64>, Fault> {
+        if let [b'*', rest @ ..] = *text {
+            *text = rest;
+            return Ok(Some(i64::from(self.next(4, read)? as i32)));
+        }
+        let mut value = None;
+        while let [digit @ b'0'..=b'9', rest @ ..] = *text {
+            let more = value.unwrap_or(0) * 10 + i64::from(digit - b'0');
+            value = Some(more.min(MAX_STRING as i64));
+            *text = rest;
+        }
+        Ok(value)
+    }
+}
+
+/// A conversion specification.
 #[derive(Default)]
 struct Spec {
     left: bool,
@@ -59,23 +93,121 @@ struct Spec {
     zero: bool,
     width: usize,
     precision: Option<usize>,
+    /// An integer of 64 bits.
+    wide: bool,
+    /// How often `h` precedes the conversion.
+    narrow: u32,
+    /// The conversion's letter; 0 if the text ends before.
+    conversion: u8,
 }
 
 impl Spec {
-    /// Pads a number or text; zeros go between sign or prefix and digits.
-    fn pad(&self, sign: &str, body: &str, zeros: bool, out: &mut Vec<u8>) {
-        let length = sign.len() + body.len();
-        let fill = self.width.saturating_sub(length);
-        let spaces = |out: &mut Vec<u8>, n: usize| out.extend(std::iter::repeat_n(b' ', n));
-        if self.left {
-            let _ = write!(out, "{sign}{body}");
-            spaces(out, fill);
-        } else if zeros {
-            let _ = write!(out, "{sign}{}{body}", "0".repeat(fill));
-        } else {
-            spaces(out, fill);
-            let _ = write!(out, "{sign}{body}");
+    /// Parses what follows `%`. Also returns the text after it.
+    fn parse<'t>(
+        mut text: &'t [u8],
+        arguments: &mut Arguments,
+        read: &mut Reader<'_>,
+    ) -> Result<(Self, &'t [u8]), Fault> {
+        let mut spec = Self::default();
+        while let [flag, rest @ ..] = text {
+            match flag {
+                b'-' => spec.left = true,
+                b'+' => spec.plus = true,
+                b' ' => spec.space = true,
+                b'#' => spec.alternate = true,
+                b'0' => spec.zero = true,
+                _ => break,
+            }
+            text = rest;
         }
+        if let Some(width) = arguments.number(&mut text, read)? {
+            spec.left |= width < 0;
+            spec.width = width.unsigned_abs().min(MAX_STRING) as usize;
+        }
+        if let [b'.', rest @ ..] = text {
+            text = rest;
+            let precision = arguments.number(&mut text, read)?.unwrap_or(0);
+            let precision = usize::try_from(precision).ok();
+            spec.precision = precision.map(|precision| precision.min(MAX_STRING as usize));
+        }
+        while let [length, rest @ ..] = text {
+            match length {
+                b'l' | b'j' | b'z' | b't' | b'L' => spec.wide = true,
+                b'h' => spec.narrow += 1,
+                _ => break,
+            }
+            text = rest;
+        }
+        if let [conversion, rest @ ..] = text {
+            (spec.conversion, text) = (*conversion, rest);
+        }
+        Ok((spec, text))
+    }
+
+    /// Converts the next argument; `false` if this is no conversion.
+    fn convert(
+        &self,
+        arguments: &mut Arguments,
+        read: &mut Reader<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Fault> {
+        let integer = if self.wide { 8 } else { 4 };
+        match self.conversion {
+            b'%' => out.push(b'%'),
+            b'd' | b'i' => {
+                let raw = arguments.next(integer, read)?;
+                let value = match (self.wide, self.narrow) {
+                    (true, _) => raw as i64,
+                    (_, 0) => i64::from(raw as i32),
+                    (_, 1) => i64::from(raw as i16),
+                    _ => i64::from(raw as i8),
+                };
+                let digits = value.unsigned_abs().to_string();
+                self.integer(self.sign(value < 0), digits, out);
+            }
+            b'u' | b'x' | b'X' | b'o' => {
+                let raw = arguments.next(integer, read)?;
+                let value = match (self.wide, self.narrow) {
+                    (true, _) | (_, 0) => raw,
+                    (_, 1) => raw & 0xffff,
+                    _ => raw & 0xff,
+                };
+                self.unsigned(value, out);
+            }
+            b'c' => self.pad("", &[arguments.next(4, read)? as u8], false, out),
+            b's' => {
+                let mut bytes = match arguments.next(8, read)? {
+                    0 => b"(null)".to_vec(),
+                    address => string(address, read)?,
+                };
+                bytes.truncate(self.precision.unwrap_or(usize::MAX));
+                self.pad("", &bytes, false, out);
+            }
+            b'p' => match arguments.next(8, read)? {
+                0 => self.pad("", b"(nil)", false, out),
+                value => self.pad("", format!("{value:#x}").as_bytes(), false, out),
+            },
+            b'f' | b'F' | b'e' | b'E' | b'g' | b'G' | b'a' | b'A' => {
+                self.real(f64::from_bits(arguments.next(8, read)?), out);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Pads a number or text; zeros go between sign or prefix and digits.
+    fn pad(&self, sign: &str, body: &[u8], zeros: bool, out: &mut Vec<u8>) {
+        let fill = self.width.saturating_sub(sign.len() + body.len());
+        let (before, zeros, after) = match (self.left, zeros) {
+            (true, _) => (0, 0, fill),
+            (false, true) => (0, fill, 0),
+            (false, false) => (fill, 0, 0),
+        };
+        out.extend(repeat_n(b' ', before));
+        out.extend_from_slice(sign.as_bytes());
+        out.extend(repeat_n(b'0', zeros));
+        out.extend_from_slice(body);
+        out.extend(repeat_n(b' ', after));
     }
 
     fn sign(&self, negative: bool) -> &'static str {
@@ -87,15 +219,55 @@ impl Spec {
         }
     }
 
-    fn integer(&self, sign: &str, digits: String, out: &mut Vec<u8>) {
-        let mut digits = digits;
+    fn integer(&self, sign: &str, mut digits: String, out: &mut Vec<u8>) {
         if let Some(precision) = self.precision {
-            if precision == 0 && digits == "0" {
+            // The zero of `%#o` stays.
+            let keeps_zero = self.alternate && self.conversion == b'o';
+            if precision == 0 && digits == "0" && !keeps_zero {
                 digits.clear();
             }
             digits = "0".repeat(precision.saturating_sub(digits.len())) + &digits;
         }
-        self.pad(sign, &digits, self.zero && self.precision.is_none(), out);
+        let zeros = self.zero && self.precision.is_none();
+        self.pad(sign, digits.as_bytes(), zeros, out);
+    }
+
+    fn unsigned(&self, value: u64, out: &mut Vec<u8>) {
+        let is_marked = self.alternate && value != 0;
+        let (prefix, digits) = match self.conversion {
+            b'x' => ("0x", format!("{value:x}")),
+            b'X' => ("0X", format!("{value:X}")),
+            // The first digit is zero, which counts for the precision.
+            b'o' if is_marked => ("", format!("0{value:o}")),
+            b'o' => ("", format!("{value:o}")),
+            _ => ("", value.to_string()),
+        };
+        self.integer(if is_marked { prefix } else { "" }, digits, out);
+    }
+
+    fn real(&self, value: f64, out: &mut Vec<u8>) {
+        let (v, upper) = (value.abs(), self.conversion.is_ascii_uppercase());
+        let sign = self.sign(value.is_sign_negative());
+        if !v.is_finite() {
+            let body = match (v.is_nan(), upper) {
+                (true, false) => "nan",
+                (true, true) => "NAN",
+                (false, false) => "inf",
+                (false, true) => "INF",
+            };
+            return self.pad(sign, body.as_bytes(), false, out);
+        }
+        let precision = self.precision.unwrap_or(6);
+        let (prefix, body) = match self.conversion.to_ascii_lowercase() {
+            b'f' => ("", fixed(v, precision, self.alternate)),
+            b'e' => ("", exponential(v, precision, self.alternate, upper)),
+            b'g' => ("", general(v, precision, self.alternate, upper)),
+            _ => (
+                if upper { "0X" } else { "0x" },
+                hexadecimal(v, self.precision, self.alternate, upper),
+            ),
+        };
+        self.pad(&format!("{sign}{prefix}"), body.as_bytes(), self.zero, out);
     }
 }
 
@@ -195,182 +367,25 @@ fn hexadecimal(v: f64, precision: Option<usize>, alternate: bool, upper: bool) -
 /// Errors of the reader.
 pub fn format(format: u64, arguments: u64, read: &mut Reader<'_>) -> Result<(Vec<u8>, u32), Fault> {
     let text = string(format, read)?;
-    let mut out = Vec::new();
-    let mut offset = 0u64;
-    let mut count = 0u32;
-    let mut at = 0;
-    let mut argument = |width: u8, read: &mut Reader<'_>| {
-        offset = offset.next_multiple_of(u64::from(width));
-        let value = read(arguments.wrapping_add(offset), width);
-        offset += u64::from(width);
-        count += 1;
-        value
+    let mut arguments = Arguments {
+        first: arguments,
+        offset: 0,
+        count: 0,
     };
-    while let Some(&c) = text.get(at) {
-        at += 1;
-        if c != b'%' {
-            out.push(c);
+    let mut out = Vec::new();
+    let mut rest = text.as_slice();
+    while let [c, after @ ..] = rest {
+        if *c != b'%' {
+            out.push(*c);
+            rest = after;
             continue;
         }
-        let start = at - 1;
-        let mut spec = Spec::default();
-        while let Some(&flag) = text.get(at) {
-            match flag {
-                b'-' => spec.left = true,
-                b'+' => spec.plus = true,
-                b' ' => spec.space = true,
-                b'#' => spec.alternate = true,
-                b'0' => spec.zero = true,
-                _ => break,
-            }
-            at += 1;
+        let (spec, after) = Spec::parse(after, &mut arguments, read)?;
+        if !spec.convert(&mut arguments, read, &mut out)? {
+            // As written.
+            out.extend_from_slice(rest.strip_suffix(after).unwrap_or_default());
         }
-        let mut number = |at: &mut usize, read: &mut Reader<'_>| -> Result<Option<i64>, Fault> {
-            if text.get(*at) == Some(&b'*') {
-                *at += 1;
-                return Ok(Some(i64::from(argument(4, read)? as i32)));
-            }
-            let mut value = None;
-            while let Some(d) = text.get(*at).filter(|d| d.is_ascii_digit()) {
-                value =
-                    Some((value.unwrap_or(0) * 10 + i64::from(d - b'0')).min(MAX_STRING as i64));
-                *at += 1;
-            }
-            Ok(value)
-        };
-        if let Some(width) = number(&mut at, read)? {
-            spec.left |= width < 0;
-            spec.width = width.unsigned_abs().min(MAX_STRING) as usize;
-        }
-        if text.get(at) == Some(&b'.') {
-            at += 1;
-            let precision = number(&mut at, read)?.unwrap_or(0);
-            spec.precision = usize::try_from(precision)
-                .ok()
-                .map(|p| p.min(MAX_STRING as usize));
-        }
-        let mut wide = false;
-        let mut narrow = 0;
-        while let Some(&m) = text.get(at) {
-            match m {
-                b'l' | b'j' | b'z' | b't' | b'L' => wide = true,
-                b'h' => narrow += 1,
-                _ => break,
-            }
-            at += 1;
-        }
-        let conversion = text.get(at).copied().unwrap_or(0);
-        at += 1;
-        match conversion {
-            b'%' => out.push(b'%'),
-            b'd' | b'i' => {
-                let raw = argument(if wide { 8 } else { 4 }, read)?;
-                let value = match (wide, narrow) {
-                    (true, _) => raw as i64,
-                    (_, 0) => i64::from(raw as i32),
-                    (_, 1) => i64::from(raw as i16),
-                    _ => i64::from(raw as i8),
-                };
-                spec.integer(
-                    spec.sign(value < 0),
-                    value.unsigned_abs().to_string(),
-                    &mut out,
-                );
-            }
-            b'u' | b'x' | b'X' | b'o' => {
-                let raw = argument(if wide { 8 } else { 4 }, read)?;
-                let value = match (wide, narrow) {
-                    (true, _) | (_, 0) => raw,
-                    (_, 1) => raw & 0xffff,
-                    _ => raw & 0xff,
-                };
-                let prefix = match conversion {
-                    b'x' if spec.alternate && value != 0 => "0x",
-                    b'X' if spec.alternate && value != 0 => "0X",
-                    _ => "",
-                };
-                if conversion == b'o' && spec.alternate {
-                    spec.precision = spec.precision.map(|precision| precision.max(1));
-                }
-                let digits = match conversion {
-                    b'x' => format!("{value:x}"),
-                    b'X' => format!("{value:X}"),
-                    // The first digit is zero, which counts for the precision.
-                    b'o' if spec.alternate && value != 0 => format!("0{value:o}"),
-                    b'o' => format!("{value:o}"),
-                    _ => value.to_string(),
-                };
-                spec.integer(prefix, digits, &mut out);
-            }
-            b'c' => {
-                let value = argument(4, read)? as u8;
-                let fill = spec.width.saturating_sub(1);
-                if !spec.left {
-                    out.extend(std::iter::repeat_n(b' ', fill));
-                }
-                out.push(value);
-                if spec.left {
-                    out.extend(std::iter::repeat_n(b' ', fill));
-                }
-            }
-            b's' => {
-                let address = argument(8, read)?;
-                let mut bytes = if address == 0 {
-                    b"(null)".to_vec()
-                } else {
-                    string(address, read)?
-                };
-                bytes.truncate(spec.precision.unwrap_or(usize::MAX));
-                let fill = spec.width.saturating_sub(bytes.len());
-                if !spec.left {
-                    out.extend(std::iter::repeat_n(b' ', fill));
-                }
-                out.extend_from_slice(&bytes);
-                if spec.left {
-                    out.extend(std::iter::repeat_n(b' ', fill));
-                }
-            }
-            b'p' => {
-                let value = argument(8, read)?;
-                let body = if value == 0 {
-                    "(nil)".to_owned()
-                } else {
-                    format!("{value:#x}")
-                };
-                spec.pad("", &body, false, &mut out);
-            }
-            b'f' | b'F' | b'e' | b'E' | b'g' | b'G' | b'a' | b'A' => {
-                let value = f64::from_bits(argument(8, read)?);
-                let upper = conversion.is_ascii_uppercase();
-                let sign = spec.sign(value.is_sign_negative());
-                let v = value.abs();
-                if !v.is_finite() {
-                    let body = if v.is_nan() { "nan" } else { "inf" };
-                    let body = if upper {
-                        body.to_uppercase()
-                    } else {
-                        body.to_owned()
-                    };
-                    spec.pad(sign, &body, false, &mut out);
-                    continue;
-                }
-                let precision = spec.precision.unwrap_or(6);
-                let body = match conversion.to_ascii_lowercase() {
-                    b'f' => fixed(v, precision, spec.alternate),
-                    b'e' => exponential(v, precision, spec.alternate, upper),
-                    b'g' => general(v, precision, spec.alternate, upper),
-                    _ => hexadecimal(v, spec.precision, spec.alternate, upper),
-                };
-                let sign = match conversion {
-                    b'a' => format!("{sign}0x"),
-                    b'A' => format!("{sign}0X"),
-                    _ => sign.to_owned(),
-                };
-                spec.pad(&sign, &body, spec.zero, &mut out);
-            }
-            // Not a conversion: as written.
-            _ => out.extend_from_slice(text.get(start..at.min(text.len())).unwrap_or_default()),
-        }
+        rest = after;
     }
-    Ok((out, count))
+    Ok((out, arguments.count))
 }
