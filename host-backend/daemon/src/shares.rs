@@ -391,11 +391,17 @@ impl Gpu {
                 }
             }
             (TurnRequest::Wanted, State::Late { wants, .. }) => *wants = Some(now),
+            (TurnRequest::Waits, State::Running { charged, .. }) => {
+                runner.state = State::Late {
+                    charged: *charged,
+                    wants: None,
+                };
+            }
             (TurnRequest::Over, State::Running { .. } | State::Late { .. }) => {
                 runner.state = State::Away;
             }
             // The message crossed one from the daemon. Its state is out of date.
-            (TurnRequest::Wanted | TurnRequest::Over, _) => {}
+            (TurnRequest::Wanted | TurnRequest::Waits | TurnRequest::Over, _) => {}
         }
     }
 

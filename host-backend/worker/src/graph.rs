@@ -19,7 +19,7 @@ use crate::session::link::At;
 use crate::session::objects::Objects;
 use crate::session::queue::Blocker;
 use crate::session::replies::Replies;
-use crate::session::turn::Pacing;
+use crate::session::turn::{Launched, Pacing};
 use crate::statistics::Statistics;
 
 impl Objects {
@@ -188,7 +188,7 @@ impl Objects {
         call: &GraphLaunch,
     ) -> Outcome<()> {
         let graph = self.graphs.launchable(call.graph.0)?;
-        pacing.admit(gpu, call.stream)?;
+        pacing.admit(gpu, &mut self.streams, call.stream)?;
         // A device that computes on the host queues the nodes with their parameters and
         // dependencies, a GPU queues the graph.
         let pieces = match gpu.computes_on_host() {
@@ -198,11 +198,13 @@ impl Objects {
         let stream = self.streams.for_pieces(gpu, call.stream, pieces)?;
         replies.printing.note_all(stream, graph.prints);
         gpu.graph_launch(graph.id, stream)?;
+        let mut launched = Launched::Kernel;
         if graph.calls_host {
             let mark = gpu.mark(stream)?;
             self.streams.follow(gpu, Blocker::Graph(mark));
+            launched = Launched::GraphThatCallsHost;
         }
-        pacing.launched(gpu, call.stream, stream)?;
+        pacing.launched(gpu, call.stream, stream, launched)?;
         statistics.launches.add(graph.kernels);
         Ok(())
     }

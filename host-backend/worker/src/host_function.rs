@@ -23,6 +23,7 @@ impl Objects {
             return Err(error.into());
         }
         let streams = &mut self.streams;
+        streams.wait(call.stream);
         streams.follow(gpu, Blocker::Function(id));
         Ok(())
     }
@@ -43,13 +44,14 @@ impl Objects {
         let Some(pair) = copies.tokens.pair(gpu, pair) else {
             return self.host_func_launch(gpu, &HostFuncLaunch { stream, id });
         };
-        let stream = self.streams.for_work(gpu, stream)?;
+        let device_stream = self.streams.for_work(gpu, stream)?;
         let operations = pair.operations(value);
         self.host_functions.queue_signalled(id, pair, value)?;
-        if let Err(error) = gpu.submit(&Work::Memory(operations[..].into()), stream) {
+        if let Err(error) = gpu.submit(&Work::Memory(operations[..].into()), device_stream) {
             self.host_functions.remove(id);
             return Err(error.into());
         }
+        self.streams.wait(stream);
         self.streams.follow(gpu, Blocker::Function(id));
         Ok(())
     }

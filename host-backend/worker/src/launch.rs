@@ -14,7 +14,7 @@ use crate::session::lanes::Place;
 use crate::session::objects::Objects;
 use crate::session::queue::pieces;
 use crate::session::replies::Replies;
-use crate::session::turn::Pacing;
+use crate::session::turn::{Launched, Pacing};
 use crate::statistics::Statistics;
 
 impl Objects {
@@ -74,7 +74,7 @@ impl Objects {
         };
         let mut submit = || {
             let NodeWork { work, prints } = self.launch_work(call)?;
-            pacing.admit(gpu, call.stream)?;
+            pacing.admit(gpu, &mut self.streams, call.stream)?;
             let pieces = pieces(&work, 0);
             let stream = self.streams.for_pieces(gpu, call.stream, pieces)?;
             replies.printing.note(stream, prints);
@@ -82,7 +82,7 @@ impl Objects {
                 true => gpu.launch_paced(&work, stream, place)?,
                 false => gpu.launch(&work, stream, place, copies.tokens.window())?,
             }
-            pacing.launched(gpu, call.stream, stream)?;
+            pacing.launched(gpu, call.stream, stream, Launched::Kernel)?;
             Ok(())
         };
         let launched = submit();

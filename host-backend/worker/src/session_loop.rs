@@ -188,7 +188,7 @@ impl Session {
         if self.transfer.is_due() {
             self.step(TaskKind::Move, receiver)?;
         }
-        self.pacing.end_if_due(&mut self.gpu);
+        self.pacing.end_if_due(&mut self.gpu, &self.objects.streams);
         match self.transfer.take_order() {
             None => {}
             Some(Order::Checkpoint { target, end }) => {

@@ -22,6 +22,7 @@ impl Objects {
     ) -> Outcome<()> {
         let NodeWork { work, .. } = self.stream_wait_event_work(call)?;
         let stream = self.streams.for_work(gpu, call.stream)?;
+        self.streams.wait(call.stream);
         Ok(gpu.submit(&work, stream)?)
     }
 

@@ -18,6 +18,7 @@ impl Objects {
         let stream = self
             .streams
             .for_pieces(gpu, call.stream, pieces(&work, 0))?;
+        self.streams.wait(call.stream);
         Ok(gpu.submit(&work, stream)?)
     }
 

@@ -21,7 +21,9 @@ pub(crate) enum TurnState {
     Ours,
     /// Its turn until this time.
     Ends(Instant),
-    /// Its turn was over long ago, a kernel still runs, and the daemon knows that launches
+    /// Its turn is over for others: what it launched waits for the program.
+    Passed,
+    /// The same, or a kernel still runs long after its turn; and the daemon knows that launches
     /// wait.
     Late,
 }
@@ -96,7 +98,11 @@ impl Turns {
                     TurnState::Ours => *state = TurnState::Ends(end),
                     TurnState::Ends(earlier) => *state = TurnState::Ends(earlier.min(end)),
                     // The turn has already ended.
-                    TurnState::Away | TurnState::Wanted | TurnState::Left | TurnState::Late => {}
+                    TurnState::Away
+                    | TurnState::Wanted
+                    | TurnState::Left
+                    | TurnState::Passed
+                    | TurnState::Late => {}
                 }
             }
         }
@@ -112,15 +118,29 @@ impl Turns {
                 (self.send)(TurnRequest::Wanted);
             }
             TurnState::Left => *state = TurnState::Wanted,
-            TurnState::Wanted | TurnState::Ours | TurnState::Ends(_) | TurnState::Late => {}
+            TurnState::Wanted
+            | TurnState::Ours
+            | TurnState::Ends(_)
+            | TurnState::Passed
+            | TurnState::Late => {}
         }
     }
 
-    /// Requests another turn while a kernel of the last one still runs. The daemon must have
-    /// let others launch since [`OVERRUN`](paragpu_control::turn::OVERRUN).
-    pub(crate) fn request_again(&self) {
+    /// Has others launch, because all launched work waits for the program.
+    pub(crate) fn pass(&self) {
         let mut state = self.state.lock();
         if matches!(*state, TurnState::Ends(_)) {
+            *state = TurnState::Passed;
+            (self.send)(TurnRequest::Waits);
+        }
+    }
+
+    /// Requests another turn while work of the last one is not complete. The daemon must have
+    /// let others launch, by [`pass`](Self::pass) or since
+    /// [`OVERRUN`](paragpu_control::turn::OVERRUN).
+    pub(crate) fn request_again(&self) {
+        let mut state = self.state.lock();
+        if matches!(*state, TurnState::Ends(_) | TurnState::Passed) {
             *state = TurnState::Late;
             (self.send)(TurnRequest::Wanted);
         }
@@ -131,7 +151,7 @@ impl Turns {
         let mut state = self.state.lock();
         if matches!(
             *state,
-            TurnState::Ours | TurnState::Ends(_) | TurnState::Late
+            TurnState::Ours | TurnState::Ends(_) | TurnState::Passed | TurnState::Late
         ) {
             *state = TurnState::Away;
             (self.send)(TurnRequest::Over);

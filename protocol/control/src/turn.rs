@@ -6,7 +6,8 @@
 //!     │ ◄─────────── Wanted ────────────── │   a call has work to launch
 //!     │ ──────────── Yours ──────────────► │   launch
 //!     │ ──────────── Ends(within) ───────► │   others wait
-//!     │ ◄─────────── Wanted ────────────── │   OVERRUN later: a kernel stays, another may run
+//!     │ ◄─────────── Waits ─────────────── │   what was launched waits for the program
+//!     │ ◄─────────── Wanted ────────────── │   after Waits, or OVERRUN later: launches wait
 //!     │ ◄─────────── Over ──────────────── │   all launched work has completed
 //!     │ ──────────── Free ───────────────► │   launches need no turn
 //! ```
@@ -43,6 +44,9 @@ pub enum Turn {
 pub enum TurnRequest {
     /// A call is waiting to launch.
     Wanted,
+    /// Everything launched in the turn and not complete waits for the program: for a host
+    /// function, an event or a word. Others may launch at once, as after [`OVERRUN`].
+    Waits,
     /// The turn is over, and everything launched in it has completed.
     Over,
 }

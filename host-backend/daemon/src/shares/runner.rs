@@ -51,7 +51,7 @@ impl Runner {
 /// ```text
 ///          Wanted            Yours             others wait
 ///   Away ─────────► Waiting ─────────► Running ───────────► Running until
-///    ▲                                    │                    │      │ OVERRUN
+///    ▲                                    │                    │      │ OVERRUN, or Waits
 ///    └────────────────────────── Over ◄───┴────────────────────┴──── Late
 /// ```
 ///

@@ -412,6 +412,26 @@ fn a_session_whose_kernel_stays_gets_more_turns() {
 }
 
 #[test]
+fn others_launch_at_once_while_work_waits_for_its_program() {
+    let (mut shares, _, mut now) = paced(&[share(100), share(100)]);
+    let (holder, other) = (1, 2);
+    shares.handle_request(holder, TurnRequest::Wanted, now);
+    assert_eq!(shares.settle(now).0, [(holder, Turn::Yours)]);
+    shares.handle_request(other, TurnRequest::Wanted, now);
+    shares.settle(now);
+    shares.handle_request(holder, TurnRequest::Waits, now);
+    assert_eq!(shares.settle(now).0, [(other, Turn::Yours)]);
+    // It is charged until its work is complete, and may want another turn.
+    now += QUANTUM;
+    shares.handle_request(other, TurnRequest::Over, now);
+    shares.handle_request(holder, TurnRequest::Wanted, now);
+    assert_eq!(shares.settle(now).0, [(holder, Turn::Yours)]);
+    let seconds = |session| shares.info(session).unwrap().seconds;
+    assert_eq!(seconds(holder), QUANTUM.as_secs_f64());
+    assert_eq!(seconds(other), QUANTUM.as_secs_f64());
+}
+
+#[test]
 fn a_sessions_share_moves_with_it() {
     let (mut shares, now) = (Shares::default(), Instant::now());
     shares.join(1, "a", "cuda:0");

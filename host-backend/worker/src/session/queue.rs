@@ -109,11 +109,12 @@ impl Queue {
     }
 }
 
-/// Maximum work of all streams behind an unfinished host function. NVIDIA's driver
+/// Maximum unfinished work of all streams while a host function has not ended. NVIDIA's driver
 /// accepts about a thousand launches and then blocks in the next call. The worker's
-/// thread that would block is the one that receives the function's completion, so
-/// it must never submit that many.
-const BEHIND: u64 = 256;
+/// thread that would block is the one that receives the function's completion, and the calls
+/// for which the function may wait, so it must never submit that many. If launches are paced,
+/// each is followed by a mark.
+pub(super) const BEHIND: u64 = 480;
 
 /// Work that completes only after the guest has run a function.
 #[derive(Debug)]
@@ -152,8 +153,9 @@ impl Blockers {
         }
     }
 
-    /// Whether the limit behind the oldest is reached.
-    pub(super) fn are_full(&mut self, gpu: &mut Gpu) -> bool {
+    /// Whether [`BEHIND`] work items were submitted behind the oldest. They have ended if they do
+    /// not depend on it.
+    pub(super) fn have_many_behind(&mut self, gpu: &mut Gpu) -> bool {
         while let Some((blocker, before)) = self.waiting.front() {
             // Work before the oldest does not depend on a function.
             if self.given - before < BEHIND {
@@ -165,6 +167,10 @@ impl Blockers {
             self.forget_first(gpu);
         }
         false
+    }
+
+    pub(super) fn functions_run(&self) -> bool {
+        self.functions.are_running()
     }
 
     /// Counts a work item.

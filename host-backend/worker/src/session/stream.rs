@@ -11,7 +11,7 @@ use super::fences::Fence;
 use super::gpu::Gpu;
 use super::host_account::Charge;
 use super::host_function::HostFunctions;
-use super::queue::{Blocker, Blockers, Queue};
+use super::queue::{BEHIND, Blocker, Blockers, Queue};
 use crate::error::{Fault, Outcome, fail};
 use crate::handles::Table;
 
@@ -61,6 +61,9 @@ struct Stream {
     busy: bool,
     /// It received work since its last mark of a fence.
     unfenced: bool,
+    /// It received work that may wait for the program, which [`Streams::mark_wait`] has not
+    /// marked.
+    unmarked_wait: bool,
     queue: Queue,
     /// Advances when the stream receives work while a call waits for it.
     period: u64,
@@ -77,6 +80,7 @@ impl Stream {
             green,
             busy: false,
             unfenced: false,
+            unmarked_wait: false,
             queue: Queue::default(),
             period: 0,
             waits: 0,
@@ -175,7 +179,13 @@ impl Streams {
         handle: StreamHandle,
         pieces: u32,
     ) -> Outcome<StreamId> {
-        if self.blockers.are_full(gpu) || !self.has_room(gpu, u64::from(pieces))? {
+        if self.blockers.have_many_behind(gpu) && self.queued >= BEHIND {
+            self.sweep(gpu)?;
+            if self.queued >= BEHIND {
+                return Err(Fault::Stall);
+            }
+        }
+        if !self.has_room(gpu, u64::from(pieces))? {
             return Err(Fault::Stall);
         }
         // A wait for the legacy stream includes the work of the others.
@@ -239,6 +249,32 @@ impl Streams {
     /// function, as does everything behind it.
     pub(crate) fn follow(&mut self, gpu: &mut Gpu, blocker: Blocker) {
         self.blockers.add(gpu, blocker);
+    }
+
+    /// Records that the work just submitted may wait for the program: for a host function, or for
+    /// what another stream or the host does next.
+    pub(crate) fn wait(&mut self, handle: StreamHandle) {
+        if let Ok(stream) = self.get(handle) {
+            stream.unmarked_wait = true;
+        }
+    }
+
+    /// Marks the end of work that [waits](Self::wait), once.
+    pub(crate) fn mark_wait(
+        &mut self,
+        gpu: &mut Gpu,
+        handle: StreamHandle,
+    ) -> Outcome<Option<EventId>> {
+        let stream = self.get(handle)?;
+        match std::mem::take(&mut stream.unmarked_wait) {
+            true => Ok(Some(gpu.mark(stream.id)?)),
+            false => Ok(None),
+        }
+    }
+
+    /// Whether the guest runs host functions.
+    pub(crate) fn host_functions_run(&self) -> bool {
+        self.blockers.functions_run()
     }
 
     /// A fence behind all work submitted so far.

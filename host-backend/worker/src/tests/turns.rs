@@ -5,7 +5,9 @@ use std::sync::mpsc::{Receiver, channel};
 
 use paragpu_control::turn::{Turn, TurnRequest};
 use paragpu_protocol::handle::{FunctionHandle, StreamHandle};
-use paragpu_protocol::table::{Ping, StreamCreate, StreamSynchronize};
+use paragpu_protocol::table::{
+    HostFuncDone, HostFuncLaunch, Ping, StreamCreate, StreamSynchronize,
+};
 
 use super::{kernel, launch, load_module};
 use crate::testing::guest::Guest;
@@ -150,6 +152,54 @@ fn a_session_whose_kernel_stays_requests_another_turn() {
     paced.turns.handle(Turn::Yours);
     paced.guest.call(&synchronize).unwrap();
     assert_eq!(paced.guest.counters().launches, 3);
+    paced.guest.goodbye();
+}
+
+#[test]
+fn launches_behind_a_host_function_hold_nothing_up() {
+    let mut paced = paced();
+    paced.guest.post(&HostFuncLaunch {
+        stream: STREAM,
+        id: 1,
+    });
+    // More than may be in flight, and behind them a launch for which the function may wait.
+    for _ in 0..100 {
+        paced.guest.post(&launch(paced.noop, STREAM, &[]));
+    }
+    paced.guest.post(&launch(paced.noop, OTHER, &[]));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
+    paced.turns.handle(Turn::Yours);
+    let synchronize = StreamSynchronize { stream: OTHER };
+    paced.guest.call(&synchronize).unwrap();
+    assert_eq!(paced.guest.counters().launches, 101);
+    // Others may launch meanwhile, and this session in another turn.
+    paced.turns.handle(Turn::Ends(60_000_000));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Waits));
+    paced.guest.post(&launch(paced.noop, OTHER, &[]));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
+    paced.turns.handle(Turn::Yours);
+    paced.guest.call(&synchronize).unwrap();
+    paced.turns.handle(Turn::Ends(60_000_000));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Waits));
+    paced.guest.post(&HostFuncDone { id: 1 });
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Over));
+    assert_eq!(paced.guest.counters().launches, 102);
+    paced.guest.goodbye();
+}
+
+#[test]
+fn a_kernel_may_wait_for_a_launch_that_is_behind_others_of_its_stream() {
+    let mut paced = paced();
+    paced.guest.device.hold(ID, true);
+    for _ in 0..3 {
+        paced.guest.post(&launch(paced.noop, STREAM, &[]));
+    }
+    paced.guest.post(&launch(paced.noop, OTHER, &[]));
+    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
+    paced.turns.handle(Turn::Yours);
+    let synchronize = StreamSynchronize { stream: OTHER };
+    paced.guest.call(&synchronize).unwrap();
+    paced.guest.device.hold(ID, false);
     paced.guest.goodbye();
 }
 
