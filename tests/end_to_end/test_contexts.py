@@ -196,6 +196,45 @@ must("cuCtxDestroy_v2", one.handle)
 print(launch(one.function), launch(kernel), two.counted())
 """
 
+# Updates a graph's kernel to one of the same context, and of another one on the device. Prints the
+# statuses, and the reason of the last.
+UPDATES = """
+import ctypes
+from ctypes import byref
+cuda = ctypes.CDLL("libcuda.so.1")
+PTX = b".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .entry one() { ret; }\\n.visible .entry two() { ret; }"
+class Parameters(ctypes.Structure):
+    _fields_ = [("function", ctypes.c_void_p), ("shape", ctypes.c_uint * 7), ("kernel_parameters", ctypes.c_void_p)]
+    _fields_ += [(name, ctypes.c_void_p) for name in ("extra", "kernel", "context")]
+def must(name, *arguments):
+    status = getattr(cuda, name)(*arguments)
+    assert status == 0, (name, status)
+class Context:
+    def __init__(self):
+        self.handle, module, self.kernels = ctypes.c_void_p(), ctypes.c_void_p(), [ctypes.c_void_p(), ctypes.c_void_p()]
+        must("cuCtxCreate_v2", byref(self.handle), 0, 0)
+        must("cuModuleLoadData", byref(module), PTX)
+        for kernel, name in zip(self.kernels, (b"one", b"two")):
+            must("cuModuleGetFunction", byref(kernel), module, name)
+    def parameters(self, kernel):
+        return Parameters(self.kernels[kernel].value, (ctypes.c_uint * 7)(1, 1, 1, 1, 1, 1, 0))
+    def graph(self, kernel):
+        graph, node = ctypes.c_void_p(), ctypes.c_void_p()
+        must("cuGraphCreate", byref(graph), 0)
+        must("cuGraphAddKernelNode_v2", byref(node), graph, None, ctypes.c_size_t(), byref(self.parameters(kernel)))
+        return graph, node
+must("cuInit", 0)
+other, own = Context(), Context()
+(graph, node), ready = own.graph(0), ctypes.c_void_p()
+must("cuGraphInstantiateWithFlags", byref(ready), graph, ctypes.c_uint64())
+for context in (own, other, own):
+    print(cuda.cuGraphExecKernelNodeSetParams_v2(ready, node, byref(context.parameters(1))), end=" ")
+result = (ctypes.c_int * 8)()
+for context in (own, other):
+    print(cuda.cuGraphExecUpdate_v2(ready, context.graph(0)[0], byref(result)), result[0], end=" ")
+print(cuda.cuGraphLaunch(ready, None), cuda.cuCtxSynchronize())
+"""
+
 
 class Contexts(OneDaemon):
     """The program over each communicator of one host."""
@@ -245,6 +284,9 @@ class Contexts(OneDaemon):
     def test_contexts_alive_at_once_have_variables_and_functions_of_their_own(self):
         wanted = ["True True True True", "(6, 8) (7, 8)", "0 0 400 400", "(6, 10) (9, 10)", "True", "60000 50000 50000 50000"]
         self.assertEqual(self.output("shm", "-c", APART).splitlines(), [*wanted, "400 0 (10, 11)"])
+
+    def test_a_node_keeps_the_context_of_its_kernel(self):
+        self.assertEqual(self.output("shm", "-c", UPDATES), "0 910 0 0 0 910 7 0 0\n")
 
     def test_a_limit_crosses_once(self):
         crossed = []

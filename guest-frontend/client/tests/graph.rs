@@ -63,6 +63,9 @@ fn fill(session: &Session, destination: u64, value: u32) -> Work {
     })
 }
 
+/// The program's handle of the context.
+const CONTEXT: u64 = 5;
+
 fn kernel(session: &Session, function: &Arc<Function>, address: u64) -> Kernel {
     let shape = Shape {
         grid: [1; 3],
@@ -71,6 +74,7 @@ fn kernel(session: &Session, function: &Arc<Function>, address: u64) -> Kernel {
     };
     Kernel::new(
         session.ordinal(),
+        CONTEXT,
         Arc::clone(function),
         7,
         shape,
@@ -461,6 +465,7 @@ fn a_kernel_is_changed_in_place() {
     let set = |node, function, block, address| {
         let change = KernelChange {
             ordinal: session.ordinal(),
+            context: CONTEXT,
             function,
             handle: 7,
             grid: [1; 3],

@@ -27,7 +27,7 @@ pub enum Refusal {
     Kind = 3,
     /// A node's parameters cannot be changed in this way.
     Parameters = 5,
-    /// A kernel is of another device.
+    /// A kernel is of another context.
     Function = 7,
     /// A kernel has other attributes, which cannot be changed.
     Attributes = 8,
@@ -38,6 +38,8 @@ pub enum Refusal {
 pub struct KernelChange<'a> {
     /// Device of the guest that it runs on.
     pub ordinal: u32,
+    /// The program's handle of its context.
+    pub context: u64,
     /// The kernel.
     pub function: &'a Arc<Function>,
     /// The program's handle of it.
@@ -61,7 +63,7 @@ impl KernelChange<'_> {
     fn is_of(&self, kernel: &Kernel) -> bool {
         let shape = &kernel.shape;
         Arc::ptr_eq(self.function, &kernel.function)
-            && (self.ordinal, self.handle) == (kernel.ordinal, kernel.handle)
+            && (self.context, self.handle) == (kernel.context, kernel.handle)
             && self.extents() == (shape.grid, shape.block, shape.dynamic_shared)
             && *self.parameters == *kernel.parameters
     }
@@ -79,7 +81,8 @@ impl KernelChange<'_> {
             shape.take_attributes(had);
         }
         let (function, parameters) = (Arc::clone(self.function), self.parameters.to_vec());
-        Kernel::new(self.ordinal, function, self.handle, shape, parameters)
+        let (ordinal, context) = (self.ordinal, self.context);
+        Kernel::new(ordinal, context, function, self.handle, shape, parameters)
     }
 }
 
@@ -138,6 +141,9 @@ impl Graphs {
         let Work::Kernel(kernel) = &mut flat.work else {
             return Err(Status::INVALID_VALUE);
         };
+        if new.context != kernel.context {
+            return Err(Status::GRAPH_EXEC_UPDATE_FAILURE);
+        }
         if new.is_of(kernel) {
             return self.parts.launches.check(new.function, &kernel.shape);
         }
@@ -148,9 +154,6 @@ impl Graphs {
             let updated = self.change(&mut plan, index, work)?;
             return updated.map_err(|_| Status::GRAPH_EXEC_UPDATE_FAILURE);
         };
-        if new.ordinal != self.ordinal {
-            return Err(Status::NOT_SUPPORTED);
-        }
         let had = (own.shape.grid, own.shape.block, own.shape.dynamic_shared);
         let shape = &mut own.shape;
         (shape.grid, shape.block, shape.dynamic_shared) = new.extents();
@@ -159,7 +162,7 @@ impl Graphs {
             return Err(status);
         }
         let is_alike = own.parameters.len() == new.parameters.len();
-        (own.ordinal, own.handle) = (new.ordinal, new.handle);
+        own.handle = new.handle;
         own.replace(new.function, new.parameters);
         plan.note_changed(index);
         match is_alike {
@@ -238,8 +241,8 @@ impl Graphs {
             return Ok(Err(Refusal::Parameters));
         }
         if let (Work::Kernel(new), Work::Kernel(old)) = (&work, &flat.work) {
-            if new.ordinal != self.ordinal {
-                return Err(Status::NOT_SUPPORTED);
+            if new.context != old.context {
+                return Ok(Err(Refusal::Function));
             }
             let differs = !new.is_like(old);
             let is_alike = new.parameters.len() == old.parameters.len();

@@ -436,6 +436,11 @@ impl GraphExec {
 /// nodes that does not fit, and the reason.
 type Difference = (Option<NodeName>, Refusal);
 
+/// Whether a kernel is of another context than the one that it replaces.
+fn has_other_context(new: &Work, old: &Work) -> bool {
+    matches!((new, old), (Work::Kernel(new), Work::Kernel(old)) if new.context != old.context)
+}
+
 /// Whether a kernel has other attributes than the one that it replaces, which must have the same.
 fn has_other_attributes(new: &Work, old: &Work, keeps_priorities: bool) -> bool {
     let (Work::Kernel(new), Work::Kernel(old)) = (new, old) else {
@@ -454,11 +459,10 @@ fn difference(new: &[Flat], old: &[Flat], keeps_priorities: bool) -> Option<Diff
                 Refusal::Kind
             } else if new.after != old.after || new.bodies != old.bodies || new.child != old.child {
                 Refusal::Topology
+            } else if has_other_context(&new.work, &old.work) {
+                Refusal::Function
             } else if new.work.ordinal() != old.work.ordinal() {
-                match new.work {
-                    Work::Kernel(_) => Refusal::Function,
-                    _ => Refusal::Parameters,
-                }
+                Refusal::Parameters
             } else if has_other_attributes(&new.work, &old.work, keeps_priorities) {
                 Refusal::Attributes
             } else {

@@ -10,6 +10,8 @@ use crate::objects::shape::Shape;
 pub struct Kernel {
     /// Device of the guest that it runs on.
     pub ordinal: u32,
+    /// The program's handle of its context.
+    pub context: u64,
     /// The kernel.
     pub function: Arc<Function>,
     /// The program's handle of it.
@@ -36,6 +38,7 @@ impl Kernel {
     #[must_use]
     pub fn new(
         ordinal: u32,
+        context: u64,
         function: Arc<Function>,
         handle: u64,
         shape: Shape,
@@ -43,6 +46,7 @@ impl Kernel {
     ) -> Self {
         Self {
             ordinal,
+            context,
             function,
             handle,
             shape,

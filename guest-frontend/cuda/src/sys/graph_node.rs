@@ -23,7 +23,7 @@ use super::boundary::{In, Out};
 use super::graph::{add_after, find, find_node, handle, work_of};
 use super::graph_copy::describe;
 use super::host_call::host_call;
-use super::module::callable;
+use super::module::callable_in;
 use super::{
     Result, copy_rect, device, event, get, graph_child, graph_memory, host, launch, stream,
     stream_memory, unsupported_use,
@@ -70,12 +70,14 @@ pub unsafe fn kernel_change<R>(
     } else {
         given.func
     };
-    let callable = callable(named)?;
+    let callable = callable_in(named, || current::find_or_current(given.ctx))?;
     let function = callable.function()?;
+    let context = callable.context().ok_or(Status::INVALID_HANDLE)?;
     let pass_on = |parameters: &[u8]| {
         host::adopt_named(callable.session, parameters)?;
         take(&KernelChange {
             ordinal: callable.session.ordinal(),
+            context,
             function,
             handle: named as u64,
             grid: [given.gridDimX, given.gridDimY, given.gridDimZ],
@@ -312,6 +314,7 @@ fn reshape(node: CUgraphNode, change: impl FnOnce(&mut Shape)) -> Result {
     change(&mut shape);
     let kernel = Kernel::new(
         had.ordinal,
+        had.context,
         Arc::clone(&had.function),
         had.handle,
         shape,

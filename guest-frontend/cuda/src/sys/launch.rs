@@ -159,9 +159,14 @@ unsafe fn launch(
     if stream.is_capturing() {
         let capture = |parameters: &[u8]| {
             host::adopt_named(session, parameters)?;
-            let (ordinal, function) = (session.ordinal(), Arc::clone(function));
-            let (shape, parameters) = (shape.clone(), parameters.to_vec());
-            let kernel = Kernel::new(ordinal, function, named as u64, shape, parameters);
+            let kernel = Kernel::new(
+                session.ordinal(),
+                callable.context().unwrap_or_default(),
+                Arc::clone(function),
+                named as u64,
+                shape.clone(),
+                parameters.to_vec(),
+            );
             let captured = session.launches().capture(stream, kernel);
             captured.inspect_err(|_| stream.invalidate_capture())
         };
