@@ -375,12 +375,45 @@ def of_entry_points():
     }
 
 
+class Rectangle(ctypes.Structure):
+    """CUDA_MEMCPY2D."""
+
+    _fields_ = [
+        (f"{end}_{name}", kind)
+        for end in ("source", "destination")
+        for name, kind in (
+            *(("x", ctypes.c_size_t), ("y", ctypes.c_size_t), ("type", ctypes.c_int), ("host", ctypes.c_void_p)),
+            *(("device", ctypes.c_uint64), ("array", ctypes.c_void_p), ("pitch", ctypes.c_size_t)),
+        )
+    ] + [("width", ctypes.c_size_t), ("height", ctypes.c_size_t)]
+
+
+def of_odd_widths():
+    """Copies of two rows of 7 bytes to and from an array of words, and what they left."""
+    array, line = ctypes.c_void_p(), Descriptor(4, 2, 0, FLOAT, 1, 0)
+    must("cuArray3DCreate_v2", byref(array), byref(line))
+    host, kind = (ctypes.c_ubyte * 32)(*range(32)), {"host": 1, "array": 3}
+
+    def copy(source, destination, width, place=host):
+        ends = {"source_type": kind[source], "destination_type": kind[destination], "width": width, "height": 2}
+        for end, name in (("source", source), ("destination", destination)):
+            ends |= {f"{end}_host": ctypes.addressof(place), f"{end}_pitch": 16} if name == "host" else {f"{end}_array": array}
+        return call("cuMemcpy2D_v2", byref(Rectangle(**ends)))
+
+    found = {"whole": copy("host", "array", 16), "to": copy("host", "array", 7, (ctypes.c_ubyte * 32)(*[99] * 32))}
+    back = (ctypes.c_ubyte * 32)()
+    found |= {"from": copy("array", "host", 5, back), "part": list(back)[:6]}
+    found |= {"back": copy("array", "host", 16, back), "contents": list(back)}
+    must("cuArrayDestroy", array)
+    return found
+
+
 def main():
     """Every answer by its subject."""
     driver()
     begin()
     subjects = (of_a_librarys_module, of_images, of_bus_ids, of_preferred_locations, of_arrays, of_shared_memory, of_access, of_uploads)
-    subjects += (of_nodes, of_updates, of_captures, of_entry_points, of_launches)
+    subjects += (of_odd_widths, of_nodes, of_updates, of_captures, of_entry_points, of_launches)
     print(json.dumps({subject.__name__: subject() for subject in subjects}), flush=True)
 
 

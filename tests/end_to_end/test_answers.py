@@ -40,6 +40,10 @@ WANTED = {
     "of_shared_memory": {"create": 0, "map": 0, "give access": 0, "share": 0, "set": 0, "contents": [6, 5]},
     "of_access": {"as set": True, "read": 0, "contents": 7},
     "of_uploads": {"with flags": INVALID_VALUE, "with parameters": 0},
+    "of_odd_widths": {
+        **{"whole": 0, "to": 0, "from": 0, "back": 0, "part": [99] * 5 + [0]},
+        "contents": [99] * 7 + list(range(7, 16)) + [99] * 7 + list(range(23, 32)),
+    },
     # What follows was also observed on an H200 (driver 580.159).
     "of_nodes": {
         "fits": [0, 0, 0, 0],

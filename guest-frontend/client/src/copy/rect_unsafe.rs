@@ -103,8 +103,7 @@ impl RectEnd<'_> {
                 let inside = fits(x, width, columns * element)
                     && fits(y, height, lines)
                     && fits(z, depth, slices)
-                    && x % element == 0
-                    && width % element == 0;
+                    && x % element == 0;
                 if inside {
                     Ok(())
                 } else {
