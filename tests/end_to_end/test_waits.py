@@ -9,7 +9,7 @@ from .test_programs import compiled
 
 USER = f"uid {os.getuid()}"
 
-# Work holds a stream, with launches behind it, until the program has used another stream.
+# Work holds a stream, with launches behind it, until the program has used another stream and a pool.
 WAITS = """
 #include <condition_variable>
 #include <cstdio>
@@ -19,6 +19,7 @@ WAITS = """
 #include <cuda_runtime.h>
 #include <mutex>
 #include <thread>
+#include <vector>
 __global__ void add(unsigned *word) { atomicAdd(word, 1u); }
 __global__ void until(volatile unsigned *word) { while (!*word) {} }
 static std::mutex mutex;
@@ -81,8 +82,15 @@ int main(int, char **arguments) {
     hold(arguments[1]);
     for (unsigned number = 0; number < behind; ++number) add<<<1, 1, 0, held>>>(words);
     MUST(cudaGetLastError());
+    // More than pools keep, and than the library lets wait for work.
+    std::vector<void *> blocks(6400);
+    cudaMemPool_t pool;
     std::thread other([&] {
         for (unsigned number = 0; number < beside; ++number) add<<<1, 1, 0, free_stream>>>(words + 1);
+        for (void *&block : blocks) MUST(cudaMallocAsync(&block, 32 << 10, free_stream));
+        for (void *block : blocks) MUST(cudaFreeAsync(block, free_stream));
+        MUST(cudaDeviceGetDefaultMemPool(&pool, 0));
+        MUST(cudaMemPoolTrimTo(pool, 0));
         MUST(cudaMemsetAsync(words + 2, 1, sizeof *words, free_stream));
         MUST(cudaStreamSynchronize(free_stream));
         open();

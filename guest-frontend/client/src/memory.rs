@@ -352,7 +352,9 @@ impl DeviceMemory {
             }
             // Freed memory may suffice once it is unused.
             effort = Effort::Waited;
-            self.trim()?;
+            self.release_all()?;
+            self.streams.synchronize_all()?;
+            self.give_back()?;
         }
     }
 
@@ -392,18 +394,22 @@ impl DeviceMemory {
     /// `INVALID_VALUE` if no allocation starts at `address`.
     pub fn free(&self, address: u64) -> Result<()> {
         self.link.check()?;
-        let progress = self.streams.progress();
-        let is_large = self.unmap(|arena| {
-            let unmap = arena
-                .free(address, progress.posted(), progress.complete())
-                .ok_or(Status::INVALID_VALUE)?;
-            Ok((unmap, arena.quarantine_is_large()))
-        })?;
-        if is_large {
+        if self.give_up(address)? {
             self.streams.synchronize_all()?;
             self.reclaim()?;
         }
         Ok(())
+    }
+
+    /// Frees an allocation without a wait. Returns whether much memory waits for work to end.
+    fn give_up(&self, address: u64) -> Result<bool> {
+        let progress = self.streams.progress();
+        self.unmap(|arena| {
+            let unmap = arena
+                .free(address, progress.posted(), progress.complete())
+                .ok_or(Status::INVALID_VALUE)?;
+            Ok((unmap, arena.quarantine_is_large()))
+        })
     }
 
     /// cuMemAllocAsync from a pool: a block that the pool freed, if stream order permits
@@ -469,14 +475,17 @@ impl DeviceMemory {
         !self.arena.read().freed.is_empty()
     }
 
-    /// Frees kept blocks.
+    /// Frees kept blocks. As cuMemFreeAsync it waits for no work, which may wait for the
+    /// program's next call.
     fn release(&self, blocks: Vec<KeptBlock>) -> Result<()> {
         for block in blocks {
             let KeptBlock {
                 address, length, ..
             } = block;
             self.arena.write().give_out(address, length, length);
-            self.free(address)?;
+            if self.give_up(address)? {
+                self.reclaim()?;
+            }
         }
         Ok(())
     }
@@ -495,14 +504,19 @@ impl DeviceMemory {
         self.unmap(|arena| Ok((arena.clear(kept), ())))
     }
 
-    /// Waits for all work and gives memory that is not in use back to the host
-    /// (cuMemPoolTrimTo).
+    /// Gives memory that neither the program nor unfinished work uses back to the host
+    /// (cuMemPoolTrimTo). Waits for no work: it may wait for the program's next call.
     ///
     /// # Errors
     /// The error of failed work.
     pub fn trim(&self) -> Result<()> {
         self.release_all()?;
-        self.streams.synchronize_all()?;
+        self.streams.are_idle()?;
+        self.give_back()
+    }
+
+    /// Gives memory that is not in use back to the host.
+    fn give_back(&self) -> Result<()> {
         self.unmap(|arena| {
             let mut unmap = arena.reclaim(self.streams.progress().complete());
             unmap.extend(arena.trim());
