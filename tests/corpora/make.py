@@ -131,7 +131,7 @@ def redirect(_):
     yield "object", header + load + dynamic + entries
     yield "object-that-is-cut", header + load[:20]
     yield "segments-past-the-end", header + struct.pack("<IIQQQQQQ", 1, 5, 1 << 63, 0, 0, 1 << 63, 1 << 63, 1) + dynamic
-    yield "facts", b"paragpu-runtimes 1\nnames cudaFree cudaMalloc\nbuild 13.7.1\nblock 800 1\nend 0\n"
+    yield "facts", b"paragpu-runtimes 2\nnames cudaFree cudaMalloc\nbuild 13.7.1\nblock 800 1\nregistration 13.7.1\nend 0\n"
     yield "configuration", b"# guest\nredirect = true\nredirect=false\n[tcp]\n"
 
 

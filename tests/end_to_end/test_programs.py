@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import json
 import os
 import re
 import shutil
@@ -242,6 +243,20 @@ def digest(run):
     return next(word for word in run.output.split() if word.startswith("digest="))
 
 
+def another_build(program, folder):
+    """A copy of a program in which one instruction that does nothing, in its runtime, has another operand: a build of no release."""
+    nothing = bytes.fromhex("662e0f1f840000000000")
+    with open(os.path.join(harness.PROGRAMS, program), "rb") as file:
+        code = file.read()
+    places = [found.start() for found in re.finditer(re.escape(nothing), code)]
+    at = places[len(places) // 2] + len(nothing) - 1
+    copy = os.path.join(folder, program)
+    with open(copy, "wb") as file:
+        file.write(code[:at] + b"\x01" + code[at + 1 :])
+    os.chmod(copy, 0o755)
+    return copy
+
+
 @functools.cache
 def compiled(text, *flags):
     """The path of a program compiled from its text, once in this process."""
@@ -286,6 +301,21 @@ class Programs(OneDaemon):
                 self.assertEqual(run.code, 0, run.output + run.errors)
                 self.assertEqual(digest(run), digest(native))
                 self.assertGreater(run.counters["calls"], 0, "the program never reached the backend")
+
+    def test_static_runtimes_without_a_fingerprint(self):
+        environment = self.daemon.guest_environment("shm")
+        for program in ("graphs-static", "graphs-static-12.9", "streamsAndEvents-static"):
+            with self.subTest(program), tempfile.TemporaryDirectory() as folder:
+                copy = another_build(program, folder)
+                command = [harness.binary("paragpu"), "doctor", "-o", "json", copy]
+                doctor = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+                runtimes = json.loads(doctor.stdout)["runtimes"]
+                details = [(found["detail"], found["served_by"]) for found in runtimes]
+                library = f"libcudart.so.{12 if program.endswith('12.9') else 13}"
+                self.assertEqual(details, [("another build, by the names in its code", library)])
+                run, known = self.daemon.run(copy, "shm"), self.daemon.run(program, "shm")
+                self.assertEqual((run.code, run.errors), (0, ""), run.output)
+                self.assertEqual(digest(run), digest(known))
 
     def test_modules_are_loaded_when_the_environment_says(self):
         """A variable of 64 MiB takes memory as soon as there is a context, or at its first use."""

@@ -6,6 +6,9 @@
 //!
 //! Of releases whose archive is in no wheel, `VERSION=NAMED,OTHER…` reads shared libraries
 //! into which others linked it: NAMED has a symbol table, the others may be stripped.
+//!
+//! Builds whose registration functions differ in distances alone share one description of
+//! these.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -19,7 +22,9 @@ use object::elf::{
 };
 use object::read::archive::ArchiveFile;
 use object::{Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget, SymbolKind};
-use paragpu_redirect::facts::{WINDOW, encode};
+use paragpu_redirect::facts::{Facts, WINDOW, encode};
+use paragpu_redirect::image::Image;
+use paragpu_redirect::{find, texts};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Minimum size of a public function, which must hold the jump.
@@ -31,6 +36,7 @@ const FIELD: usize = 4;
 /// The facts of one archive.
 #[derive(PartialEq)]
 struct Build {
+    registration: Registration,
     size: usize,
     hash: u64,
     first: u64,
@@ -39,6 +45,16 @@ struct Build {
     entries: Vec<(String, u64)>,
     /// Offset and length, ascending.
     written: Vec<(usize, usize)>,
+}
+
+/// The registration functions: those that follow each other from the first public one.
+#[derive(Clone, PartialEq)]
+struct Registration {
+    /// Names and lengths.
+    functions: Vec<(String, u64)>,
+    code: Vec<u8>,
+    /// What the linker writes, and distances to functions elsewhere.
+    open: Vec<bool>,
 }
 
 fn main() -> ExitCode {
@@ -56,6 +72,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<String, Box<dyn Error>> {
     let mut builds: Vec<(Vec<String>, Build)> = Vec::new();
+    let mut carriers = Vec::new();
     for argument in env::args().skip(1) {
         let (version, path) = argument.split_once('=').ok_or("usage: VERSION=ARCHIVE …")?;
         let mut files = Vec::new();
@@ -79,8 +96,44 @@ fn run() -> Result<String, Box<dyn Error>> {
             Some((releases, _)) => releases.push(version.to_owned()),
             None => builds.push((vec![version.to_owned()], build)),
         }
+        if files.len() > 1 {
+            carriers.extend(files);
+        }
     }
-    write(&builds)
+    let text = write(&builds)?;
+    let facts = Facts::parse(&text)?;
+    for carrier in &carriers {
+        compare(carrier, &facts)?;
+    }
+    Ok(text)
+}
+
+/// Fails if the names in a library's code are others than those of its fingerprint.
+fn compare(carrier: &[u8], facts: &Facts<'_>) -> Result<(), Box<dyn Error>> {
+    let image = Image::of_file(carrier).ok_or("no object")?;
+    let (mut known, mut named) = (BTreeSet::new(), BTreeSet::new());
+    let mut releases = "";
+    find::search(&image, facts.builds(), |place| {
+        if place.exact {
+            releases = place.build.releases;
+            for (name, offset) in facts.entries(&place.build) {
+                known.insert((name.to_owned(), place.block + u64::from(offset)));
+            }
+        }
+    });
+    texts::search(&image, facts, |runtime| {
+        for (name, address) in runtime.registration(facts) {
+            named.insert((name.to_owned(), address));
+        }
+        runtime.functions(&image, |entry| {
+            let name = String::from_utf8_lossy(entry.name).into_owned();
+            named.insert((name, entry.address));
+        });
+    });
+    match named == known && !known.is_empty() {
+        true => Ok(()),
+        false => Err(format!("{releases}: the names in its code differ").into()),
+    }
 }
 
 /// The facts of the runtime's object in an archive.
@@ -102,6 +155,8 @@ fn of_object(object: &object::File<'_>) -> Result<Build, Box<dyn Error>> {
     let text = object.section_by_name(".text").ok_or("no .text")?;
     let mut bytes = text.data()?.to_vec();
     let mut open = vec![false; bytes.len()];
+    // Distances within .text.
+    let mut distances = vec![false; bytes.len()];
     for (offset, relocation) in text.relocations() {
         let RelocationFlags::Elf { r_type } = relocation.flags() else {
             return Err("not ELF".into());
@@ -125,6 +180,7 @@ fn of_object(object: &object::File<'_>) -> Result<Build, Box<dyn Error>> {
                         .get_mut(field..field + 4)
                         .ok_or("a relocation outside")?
                         .copy_from_slice(&low[..4]);
+                    distances[field..field + 4].fill(true);
                     continue;
                 }
                 (0, 4)
@@ -155,13 +211,15 @@ fn of_object(object: &object::File<'_>) -> Result<Build, Box<dyn Error>> {
     }
     entries.sort();
     let starts = starts(object, text.index())?;
-    build(&bytes, &open, entries, &starts)
+    build(&bytes, &open, &distances, entries, &starts)
 }
 
-/// The facts about code whose `open` bytes are already zero.
+/// The facts about code whose `open` bytes are already zero, and of which some are known to
+/// be distances between functions.
 fn build(
     bytes: &[u8],
     open: &[bool],
+    distances: &[bool],
     entries: Vec<(String, u64)>,
     starts: &BTreeSet<u64>,
 ) -> Result<Build, Box<dyn Error>> {
@@ -172,7 +230,17 @@ fn build(
         }
     }
     let (first, window) = window(starts)?;
+    let registration = registration(&entries, starts).ok_or("no registration functions")?;
+    let at = usize::try_from(registration.0)?;
+    let length: u64 = registration.1.iter().map(|(_, length)| length).sum();
+    let place = at..at + usize::try_from(length)?;
+    let open_or_distance = open.iter().zip(distances).map(|(a, b)| *a || *b);
     Ok(Build {
+        registration: Registration {
+            functions: registration.1,
+            code: bytes[place.clone()].to_vec(),
+            open: open_or_distance.collect::<Vec<_>>()[place].to_vec(),
+        },
         size: bytes.len(),
         hash: xxh3_64(bytes),
         first,
@@ -180,6 +248,75 @@ fn build(
         entries,
         written: ranges(open),
     })
+}
+
+/// Where the registration functions begin, their names and lengths.
+fn registration(
+    entries: &[(String, u64)],
+    starts: &BTreeSet<u64>,
+) -> Option<(u64, Vec<(String, u64)>)> {
+    let name_at = |start| {
+        let mut names = entries.iter().filter(|(_, offset)| *offset == start);
+        names.next().map(|(name, _)| name.clone())
+    };
+    let first = entries.iter().map(|(_, offset)| *offset).min()?;
+    let mut starts = starts.range(first..).copied().peekable();
+    let mut functions = Vec::new();
+    while let Some(start) = starts.next()
+        && let Some(name) = name_at(start)
+    {
+        functions.push((name, starts.peek()? - start));
+    }
+    Some((first, functions))
+}
+
+/// Releases, and the registration functions that they have in common.
+type Group = (Vec<String>, Registration);
+
+/// One description for all builds whose registration functions differ in distances alone.
+fn registrations(builds: &[(Vec<String>, Build)]) -> Result<Vec<Group>, Box<dyn Error>> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (releases, build) in builds {
+        let other = &build.registration;
+        let group = groups
+            .iter_mut()
+            .find(|(_, group)| group.functions == other.functions);
+        let Some((all, group)) = group else {
+            groups.push((releases.clone(), other.clone()));
+            continue;
+        };
+        all.extend(releases.iter().cloned());
+        for (open, other) in group.open.iter_mut().zip(&other.open) {
+            *open |= other;
+        }
+        let differ = |at: &usize| !group.open[*at] && group.code[*at] != other.code[*at];
+        let differing: Vec<usize> = (0..group.code.len()).filter(differ).collect();
+        for at in differing {
+            open_field(&mut group.open, at);
+        }
+    }
+    for (releases, group) in &mut groups {
+        for (byte, _) in group
+            .code
+            .iter_mut()
+            .zip(&group.open)
+            .filter(|(_, open)| **open)
+        {
+            *byte = 0;
+        }
+        // What differs are fields, not code.
+        let open = group.open.iter().filter(|open| **open).count();
+        if open > group.open.len() / 3 {
+            return Err(format!("the registration functions of {releases:?} differ").into());
+        }
+    }
+    Ok(groups)
+}
+
+/// Opens the field that contains a byte, of which the others may be equal by chance.
+fn open_field(open: &mut [bool], at: usize) {
+    let stop = (at + FIELD).min(open.len());
+    open[(at + 1).saturating_sub(FIELD)..stop].fill(true);
 }
 
 /// The facts of a runtime that several shared libraries contain: names from the first one's
@@ -229,9 +366,7 @@ fn of_carriers(named: &[u8], others: &[Vec<u8>]) -> Result<Build, Box<dyn Error>
     for (other, start) in &theirs {
         let theirs = code(other, *start, start + size)?;
         for (at, _) in (bytes.iter().zip(theirs).enumerate()).filter(|(_, (a, b))| a != b) {
-            // A field has four bytes, of which some may be equal by chance.
-            let stop = (at + FIELD).min(open.len());
-            open[(at + 1).saturating_sub(FIELD)..stop].fill(true);
+            open_field(&mut open, at);
         }
     }
     for (byte, _) in bytes.iter_mut().zip(&open).filter(|(_, open)| **open) {
@@ -241,8 +376,17 @@ fn of_carriers(named: &[u8], others: &[Vec<u8>]) -> Result<Build, Box<dyn Error>
         .iter()
         .map(|(name, address)| (name.clone(), address - first));
     let mut starts: BTreeSet<u64> = relative(&inside).into_iter().collect();
+    // There are no relocations. Whatever may be a distance to a function counts as one.
+    let mut distances = vec![false; bytes.len()];
+    for (at, field) in bytes.windows(FIELD).enumerate() {
+        let distance = i32::from_le_bytes(field.try_into()?);
+        let place = u64::try_from(at + FIELD)?.wrapping_add_signed(distance.into());
+        if starts.contains(&place) {
+            distances[at..at + FIELD].fill(true);
+        }
+    }
     starts.insert(size);
-    build(&bytes, &open, entries.collect(), &starts)
+    build(&bytes, &open, &distances, entries.collect(), &starts)
 }
 
 /// The code of a linked object from an address to another.
@@ -338,36 +482,82 @@ fn write(builds: &[(Vec<String>, Build)]) -> Result<String, Box<dyn Error>> {
         .flat_map(|(_, build)| build.entries.iter().map(|(name, _)| name.as_str()))
         .collect();
     let names: Vec<&str> = names.into_iter().collect();
-    let mut text = format!("paragpu-runtimes 1\nnames {}\n", names.join(" "));
+    let mut text = format!("paragpu-runtimes 2\nnames {}\n", names.join(" "));
     for (releases, build) in builds {
         writeln!(text, "build {}", releases.join(" "))?;
         writeln!(text, "block {:x} {:x}", build.size, build.hash)?;
-        write!(text, "window {:x}", build.first)?;
-        for distance in &build.window {
-            write!(text, " {distance:x}")?;
+        window_line(&mut text, build.first, build.window.iter().copied())?;
+        entries_line(&mut text, &names, &build.entries)?;
+        written_line(&mut text, &build.written)?;
+    }
+    for (releases, group) in registrations(builds)? {
+        writeln!(text, "registration {}", releases.join(" "))?;
+        writeln!(
+            text,
+            "block {:x} {:x}",
+            group.code.len(),
+            xxh3_64(&group.code)
+        )?;
+        let lengths = group.functions.iter().map(|(_, length)| *length);
+        window_line(&mut text, 0, lengths)?;
+        let mut offset = 0;
+        let mut entries = Vec::new();
+        for (name, length) in group.functions {
+            entries.push((name, offset));
+            offset += length;
         }
-        text.push_str("\nentries ");
-        let mut next = 0;
-        for (name, offset) in &build.entries {
-            let index = names
-                .binary_search(&name.as_str())
-                .map_err(|_| "a name is missing")?;
-            number(&mut text, index - next)?;
-            number(&mut text, usize::try_from(*offset)?)?;
-            next = index + 1;
-        }
-        text.push_str("\nwritten ");
-        let mut position = 0;
-        for &(start, length) in &build.written {
-            number(&mut text, start - position)?;
-            number(&mut text, length)?;
-            position = start + length;
-        }
-        text.push('\n');
+        entries.sort();
+        entries_line(&mut text, &names, &entries)?;
+        written_line(&mut text, &ranges(&group.open))?;
     }
     let hash = xxh3_64(text.as_bytes());
     writeln!(text, "end {hash:x}")?;
     Ok(text)
+}
+
+fn window_line(
+    text: &mut String,
+    first: u64,
+    distances: impl Iterator<Item = u64>,
+) -> Result<(), Box<dyn Error>> {
+    write!(text, "window {first:x}")?;
+    for distance in distances {
+        write!(text, " {distance:x}")?;
+    }
+    text.push('\n');
+    Ok(())
+}
+
+/// Names as numbers of names skipped, so `entries` are sorted.
+fn entries_line(
+    text: &mut String,
+    names: &[&str],
+    entries: &[(String, u64)],
+) -> Result<(), Box<dyn Error>> {
+    text.push_str("entries ");
+    let mut next = 0;
+    for (name, offset) in entries {
+        let index = names
+            .binary_search(&name.as_str())
+            .map_err(|_| "a name is missing")?;
+        number(text, index - next)?;
+        number(text, usize::try_from(*offset)?)?;
+        next = index + 1;
+    }
+    text.push('\n');
+    Ok(())
+}
+
+fn written_line(text: &mut String, written: &[(usize, usize)]) -> Result<(), Box<dyn Error>> {
+    text.push_str("written ");
+    let mut position = 0;
+    for &(start, length) in written {
+        number(text, start - position)?;
+        number(text, length)?;
+        position = start + length;
+    }
+    text.push('\n');
+    Ok(())
 }
 
 fn number(text: &mut String, number: usize) -> Result<(), Box<dyn Error>> {

@@ -5,15 +5,20 @@
 //! and is parsed in place, without allocation:
 //!
 //! ```text
-//! paragpu-runtimes 1
+//! paragpu-runtimes 2
 //! names cudaA cudaB …                sorted
 //! build 13.0.48 13.0.88 13.0.96      releases that share one build
 //! block SIZE HASH                    of .text or its public functions, in hexadecimal
 //! window OFFSET DISTANCE × 24        function starts, in hexadecimal
 //! entries CODE                       for each entry: names skipped, offset
 //! written CODE                       bytes the linker writes: gap, length
+//! registration 13.0.48 … 13.5.37     releases whose registration functions have equal code
+//! block, window, entries, written    of these functions alone, less distances to others
 //! end HASH                           of everything before
 //! ```
+//!
+//! The registration functions are those that the compiler's code calls, such as
+//! `__cudaRegisterFatBinary`. They come first among the public ones, one after another.
 //!
 //! A `CODE` is a sequence of numbers, five bits per character, least significant first; the
 //! sixth bit of a character means that another one follows.
@@ -24,10 +29,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Number of distances between function starts that identify a build.
 pub const WINDOW: usize = 24;
+/// Fewest of them: there are more registration functions.
+const MIN_WINDOW: usize = 12;
 /// Maximum number of builds in a file.
 const MAX_BUILDS: usize = 64;
 /// The first line of a file of this version.
-const TITLE: &str = "paragpu-runtimes 1";
+const TITLE: &str = "paragpu-runtimes 2";
 /// The character for zero.
 const ZERO: u8 = b'0';
 
@@ -64,9 +71,17 @@ pub struct Facts<'a> {
     builds: [Option<Build<'a>>; MAX_BUILDS],
 }
 
-/// One build of the static runtime.
+/// The extent of what a [`Build`] describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    Whole,
+    Registration,
+}
+
+/// One build of the static runtime, or of its registration functions.
 #[derive(Debug, Clone, Copy)]
 pub struct Build<'a> {
+    extent: Extent,
     /// The releases that contain it.
     pub releases: &'a str,
     /// Size of its `.text` in bytes.
@@ -75,8 +90,9 @@ pub struct Build<'a> {
     pub hash: u64,
     /// Offset of the window's first function.
     pub first: u32,
-    /// Distances of the functions from there.
-    pub window: [u32; WINDOW],
+    /// Distances of the functions from there, and their number.
+    window: [u32; WINDOW],
+    functions: usize,
     entries: &'a str,
     written: &'a str,
 }
@@ -118,16 +134,30 @@ impl<'a> Facts<'a> {
         };
         let mut places = facts.builds.iter_mut();
         while let Some(head) = lines.next() {
-            let releases = head.strip_prefix("build ").ok_or(Error::Malformed)?;
-            let build = Build::parse(releases, &mut lines)?;
+            let (extent, releases) = match head.split_once(' ') {
+                Some(("build", releases)) => (Extent::Whole, releases),
+                Some(("registration", releases)) => (Extent::Registration, releases),
+                _ => return Err(Error::Malformed),
+            };
+            let build = Build::parse(extent, releases, &mut lines)?;
             *places.next().ok_or(Error::Malformed)? = Some(build);
         }
         Ok(facts)
     }
 
     /// The builds.
-    pub fn builds(&self) -> impl Iterator<Item = &Build<'a>> {
-        self.builds.iter().flatten()
+    pub fn builds(&self) -> impl Iterator<Item = &Build<'a>> + Clone {
+        self.all(Extent::Whole)
+    }
+
+    /// The builds of the registration functions.
+    pub fn registrations(&self) -> impl Iterator<Item = &Build<'a>> + Clone {
+        self.all(Extent::Registration)
+    }
+
+    fn all(&self, extent: Extent) -> impl Iterator<Item = &Build<'a>> + Clone {
+        let builds = self.builds.iter().flatten();
+        builds.filter(move |build| build.extent == extent)
     }
 
     /// Whether some release exports a function of this name.
@@ -169,24 +199,47 @@ impl<'a> Facts<'a> {
 }
 
 impl<'a> Build<'a> {
-    fn parse(releases: &'a str, lines: &mut core::str::Lines<'a>) -> Result<Self, Error> {
+    fn parse(
+        extent: Extent,
+        releases: &'a str,
+        lines: &mut core::str::Lines<'a>,
+    ) -> Result<Self, Error> {
         let mut block = value_of(lines, "block")?.split(' ');
         let mut window = value_of(lines, "window")?.split(' ');
         let mut build = Self {
+            extent,
             releases,
             size: small(block.next())?,
             hash: hexadecimal(block.next())?,
             first: small(window.next())?,
             window: [0; WINDOW],
+            functions: 0,
             entries: "",
             written: "",
         };
-        for distance in &mut build.window {
-            *distance = small(window.next())?;
+        for distance in window {
+            let place = build.window.get_mut(build.functions);
+            *place.ok_or(Error::Malformed)? = small(Some(distance))?;
+            build.functions += 1;
+        }
+        if build.functions < MIN_WINDOW {
+            return Err(Error::Malformed);
         }
         build.entries = value_of(lines, "entries")?;
         build.written = value_of(lines, "written")?;
         Ok(build)
+    }
+
+    /// The distances between function starts that identify it.
+    #[must_use]
+    pub fn window(&self) -> &[u32] {
+        self.window.get(..self.functions).unwrap_or_default()
+    }
+
+    /// The oldest release that contains it.
+    #[must_use]
+    pub fn oldest(&self) -> &'a str {
+        self.releases.split(' ').next().unwrap_or(self.releases)
     }
 
     /// The newest release that contains it.
@@ -285,7 +338,7 @@ mod tests {
             (build.newest(), build.size, build.hash),
             ("13.0.2", 0x200, 0xabc)
         );
-        assert_eq!((build.first, build.window), (0x40, [16; WINDOW]));
+        assert_eq!((build.first, build.window()), (0x40, &[16; WINDOW][..]));
         let entries: Vec<_> = facts.entries(build).collect();
         assert_eq!(
             entries,
@@ -304,7 +357,7 @@ mod tests {
     fn damage_and_other_versions_are_refused() {
         let text = sample();
         assert_eq!(
-            Facts::parse(&text.replace("runtimes 1", "runtimes 2")).err(),
+            Facts::parse(&text.replace("runtimes 2", "runtimes 1")).err(),
             Some(Error::Version)
         );
         assert_eq!(Facts::parse("").err(), Some(Error::Version));

@@ -7,7 +7,7 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::facts::{Build, Facts, WINDOW};
+use crate::facts::{Build, WINDOW};
 use crate::image::{FunctionStarts, Image, Raw};
 
 /// Entries of the table that are read at a time.
@@ -20,6 +20,8 @@ pub struct Match<'a> {
     pub build: Build<'a>,
     /// The address of its code.
     pub block: u64,
+    /// Where its window begins in the table of function starts.
+    pub index: u32,
     /// Whether every byte is as it should be. If not, it is another build that
     /// is not known.
     pub exact: bool,
@@ -37,12 +39,16 @@ pub fn may_carry<R: Raw>(image: &Image<R>) -> bool {
         .is_some_and(|dynamic| dynamic.imports(image, IMPORTS))
 }
 
-/// Calls `found` for each place.
-pub fn search<'a, R: Raw>(image: &Image<R>, facts: &Facts<'a>, mut found: impl FnMut(Match<'a>)) {
+/// Calls `found` for each place of one of these builds.
+pub fn search<'a: 'f, 'f, R: Raw>(
+    image: &Image<R>,
+    builds: impl Iterator<Item = &'f Build<'a>> + Clone,
+    mut found: impl FnMut(Match<'a>),
+) {
     let Some(starts) = image.starts() else {
         return;
     };
-    let heads = WindowFilter::new(facts);
+    let heads = WindowFilter::new(builds.clone());
     let mut bytes = [0u8; CHUNK * 8];
     let mut index = 0;
     // Starts of the two functions before the current one.
@@ -63,14 +69,15 @@ pub fn search<'a, R: Raw>(image: &Image<R>, facts: &Facts<'a>, mut found: impl F
             if heads.may_be(first, second)
                 && let Some(at) = index.checked_sub(2)
             {
-                for build in facts.builds() {
-                    if build.window.starts_with(&[first, second])
+                for build in builds.clone() {
+                    if build.window().starts_with(&[first, second])
                         && let Some(block) = locate(image, &starts, at, build)
                     {
                         let exact = hash(image, block, build) == Some(build.hash);
                         found(Match {
                             build: *build,
                             block,
+                            index: at,
                             exact,
                         });
                     }
@@ -85,10 +92,12 @@ pub fn search<'a, R: Raw>(image: &Image<R>, facts: &Facts<'a>, mut found: impl F
 struct WindowFilter([u64; 4]);
 
 impl WindowFilter {
-    fn new(facts: &Facts<'_>) -> Self {
+    fn new<'a: 'f, 'f>(builds: impl Iterator<Item = &'f Build<'a>>) -> Self {
         let mut heads = Self([0; 4]);
-        for build in facts.builds() {
-            let [first, second, ..] = build.window;
+        for build in builds {
+            let [first, second, ..] = *build.window() else {
+                continue;
+            };
             let (word, bit) = Self::place(first, second);
             if let Some(word) = heads.0.get_mut(word) {
                 *word |= bit;
@@ -123,7 +132,7 @@ fn locate<R: Raw>(
 ) -> Option<u64> {
     let first = starts.start(image, at)?;
     let mut last = first;
-    for (step, &distance) in (1u32..).zip(&build.window) {
+    for (step, &distance) in (1u32..).zip(build.window()) {
         let next = starts.start(image, at.checked_add(step)?)?;
         if next.wrapping_sub(last) != u64::from(distance) {
             return None;

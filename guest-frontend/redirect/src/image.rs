@@ -3,11 +3,12 @@
 //! Addresses are the object's own, as its program headers give them.
 
 use object::LittleEndian as Little;
+use object::U64;
 use object::elf::{
-    DT_GNU_HASH, DT_HASH, DT_NULL, DT_SONAME, DT_STRSZ, DT_STRTAB, DT_SYMTAB, Dyn64, ELFCLASS64,
-    ELFDATA2LSB, ELFMAG, EM_X86_64, FileHeader64, NT_GNU_BUILD_ID, PF_X, PT_DYNAMIC,
-    PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, ProgramFlags, ProgramHeader64, ProgramType, SHN_UNDEF,
-    Sym64,
+    DT_GNU_HASH, DT_HASH, DT_NULL, DT_RELA, DT_RELACOUNT, DT_SONAME, DT_STRSZ, DT_STRTAB,
+    DT_SYMTAB, Dyn64, ELFCLASS64, ELFDATA2LSB, ELFMAG, EM_X86_64, FileHeader64, NT_GNU_BUILD_ID,
+    PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, ProgramFlags, ProgramHeader64,
+    ProgramType, Rela64, SHN_UNDEF, Sym64,
 };
 use object::pod::{Pod, bytes_of_mut, from_bytes};
 
@@ -88,9 +89,12 @@ pub struct FunctionStarts {
     count: u32,
 }
 
-/// The dynamic symbols of an object.
+/// The dynamic symbols of an object, and its pointers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Dynamic {
+    relocations: u64,
+    /// Relocations of pointers into the object. Linkers sort them and put them first.
+    relative: u64,
     symbols: u64,
     strings: u64,
     strings_size: u64,
@@ -219,6 +223,13 @@ impl<R: Raw> Image<R> {
             .then_some(u32::from_le_bytes(bytes))
     }
 
+    /// Bytes from an address to the end of its segment, as far as they come from the file.
+    #[must_use]
+    pub(crate) fn left(&self, address: u64) -> u64 {
+        let segment = self.holder(address, 1);
+        segment.map_or(0, |segment| segment.address + segment.size - address)
+    }
+
     /// Whether a range holds code.
     #[must_use]
     pub fn is_code(&self, address: u64, length: u64) -> bool {
@@ -306,6 +317,8 @@ impl<R: Raw> Image<R> {
                 DT_GNU_HASH => found.gnu_hash = address(value),
                 DT_HASH => found.hash = address(value),
                 DT_SONAME => found.soname = Some(value),
+                DT_RELA => found.relocations = address(value),
+                DT_RELACOUNT => found.relative = value,
                 _ => {}
             }
         }
@@ -343,6 +356,35 @@ impl FunctionStarts {
 }
 
 impl Dynamic {
+    /// The address, of this object, to which a pointer points once the object is loaded.
+    pub fn pointer<R: Raw>(&self, image: &Image<R>, place: u64) -> Option<u64> {
+        let value: U64<Little> = image.value(place)?;
+        match (image.layout, value.get(Little)) {
+            (Layout::Memory { base }, value) => value.checked_sub(base),
+            // A relocation has it.
+            (Layout::File, 0) => self.relocated(image, place),
+            (Layout::File, value) => Some(value),
+        }
+    }
+
+    /// The value of a relocation, by bisection.
+    fn relocated<R: Raw>(&self, image: &Image<R>, place: u64) -> Option<u64> {
+        let (mut low, mut high) = (0, self.relative);
+        while low < high {
+            let middle = low.midpoint(high);
+            let offset = middle.checked_mul(size_of::<Rela64<Little>>() as u64)?;
+            let relocation: Rela64<Little> = image.value(self.relocations.checked_add(offset)?)?;
+            match relocation.r_offset.get(Little).cmp(&place) {
+                core::cmp::Ordering::Equal => {
+                    return Some(relocation.r_addend.get(Little).cast_unsigned());
+                }
+                core::cmp::Ordering::Less => low = middle + 1,
+                core::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        None
+    }
+
     /// The symbol at an index.
     pub fn symbol<R: Raw>(&self, image: &Image<R>, index: u32) -> Option<Sym64<Little>> {
         let offset = u64::from(index).checked_mul(size_of::<Sym64<Little>>() as u64)?;

@@ -14,6 +14,8 @@
 //! - [`find`]: a stripped runtime, by its fingerprint.
 //! - [`symbols`]: a runtime that still has a symbol table, and NVIDIA's shared
 //!   runtime.
+//! - [`texts`]: a stripped runtime of another build, by the names to which its
+//!   functions refer.
 //! - [`program`]: what starts an object, and whether its file is complete.
 //! - [`switch`]: the off switch in `guest.toml`.
 //!
@@ -29,6 +31,7 @@ pub mod image;
 pub mod program;
 pub mod switch;
 pub mod symbols;
+pub mod texts;
 
 /// The major version of a runtime's interface: which of our libraries serves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

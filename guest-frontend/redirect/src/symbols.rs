@@ -14,20 +14,20 @@ pub const OWN_MARKER: &[u8] = b"paragpu_runtime_interface";
 /// The first function that nvcc's code calls; every runtime has it.
 const REGISTER: &[u8] = b"__cudaRegisterFatBinary";
 /// CUDA 12 alone has it.
-const ONLY_12: &[u8] = b"cudaGetDeviceProperties_v2";
+pub(crate) const ONLY_12: &[u8] = b"cudaGetDeviceProperties_v2";
 /// Gone since CUDA 13.
-const BEFORE_13: &[u8] = b"cudaThreadSynchronize";
+pub(crate) const BEFORE_13: &[u8] = b"cudaThreadSynchronize";
 /// Functions that a symbol table must name to be believed; every runtime from
 /// 12.0 on has more.
 const MIN_FUNCTIONS: usize = 300;
 /// A static runtime's code is smaller.
-const LARGEST: u64 = 4 << 20;
+pub(crate) const LARGEST: u64 = 4 << 20;
 /// Every entry starts at a multiple of this, so it has that much room.
 const ALIGNMENT: u64 = 16;
 /// Sections that are looked at.
 const MAX_SECTIONS: u16 = 4096;
 /// Bytes of a name that are read; the runtime's longest has fewer.
-const NAME: usize = 96;
+pub(crate) const NAME: usize = 96;
 
 /// A public function of a runtime.
 #[derive(Debug, Clone, Copy)]
@@ -74,7 +74,7 @@ pub fn shared<R: Raw>(image: &Image<R>, dynamic: &Dynamic) -> Option<Shared> {
 }
 
 /// The interface that telling functions belong to.
-fn interface(only_12: bool, before_13: bool) -> Option<Interface> {
+pub(crate) fn interface(only_12: bool, before_13: bool) -> Option<Interface> {
     match (only_12, before_13) {
         (true, _) => Some(Interface::Cuda12),
         (false, false) => Some(Interface::Cuda13),
@@ -115,7 +115,7 @@ fn is_function(symbol: &Sym64<Little>) -> bool {
     symbol.st_info.st_type() == STT_FUNC && symbol.st_shndx.get(Little) != SHN_UNDEF
 }
 
-fn is_entry<R: Raw>(image: &Image<R>, address: u64) -> bool {
+pub(crate) fn is_entry<R: Raw>(image: &Image<R>, address: u64) -> bool {
     address.is_multiple_of(ALIGNMENT) && image.is_code(address, ALIGNMENT)
 }
 

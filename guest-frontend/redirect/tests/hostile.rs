@@ -42,7 +42,7 @@ fn text() -> String {
             .collect()
     };
     let content = format!(
-        "paragpu-runtimes 1\nnames cudaFree cudaMalloc\nbuild 13.7.1\nblock {SIZE:x} {:x}\n\
+        "paragpu-runtimes 2\nnames cudaFree cudaMalloc\nbuild 13.7.1\nblock {SIZE:x} {:x}\n\
          window {FIRST:x}{window}\nentries {}{}{}{}\nwritten {}{}\n",
         xxh3_64(&clean),
         number(0),
@@ -108,7 +108,7 @@ fn found(bytes: &[u8]) -> Vec<(u64, bool)> {
     let facts = Facts::parse(&text).expect("sound facts");
     let mut places = Vec::new();
     if let Some(image) = Image::of_file(bytes) {
-        find::search(&image, &facts, |place| {
+        find::search(&image, facts.builds(), |place| {
             places.push((place.block, place.exact))
         });
         let dynamic = image.dynamic();

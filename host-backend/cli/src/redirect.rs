@@ -23,7 +23,7 @@ use std::process::{Command, ExitCode};
 use paragpu_redirect::facts::{Facts, TEXT};
 use paragpu_redirect::program::Kind;
 use paragpu_redirect::symbols::{Shared, Table, shared};
-use paragpu_redirect::{Interface, find};
+use paragpu_redirect::{Interface, find, texts};
 use serde::Serialize;
 
 use crate::arguments::Output;
@@ -206,7 +206,7 @@ fn inside(object: &Path, facts: &Facts<'_>) -> Vec<Carried> {
         None => {}
     }
     let (mut exact, mut alike) = (Vec::new(), None);
-    find::search(&image, facts, |place| {
+    find::search(&image, facts.builds(), |place| {
         if place.exact {
             let interface = Interface::of_version(place.build.newest());
             exact.push(carried(
@@ -223,20 +223,28 @@ fn inside(object: &Path, facts: &Facts<'_>) -> Vec<Carried> {
         return exact;
     }
     let named = Table::of_file(image.raw()).and_then(|table| table.runtime(&image, facts));
-    match (named, alike) {
-        (Some(named), _) => {
-            let detail = match named.interface {
-                Some(_) => "by its symbols",
-                None => "by its symbols, older than CUDA 12",
-            };
-            vec![carried("static", "", named.interface, detail)]
-        }
-        (None, Some(alike)) => {
+    if let Some(named) = named {
+        let detail = match named.interface {
+            Some(_) => "by its symbols",
+            None => "by its symbols, older than CUDA 12",
+        };
+        return vec![carried("static", "", named.interface, detail)];
+    }
+    let mut others = Vec::new();
+    texts::search(&image, facts, |runtime| {
+        let detail = "another build, by the names in its code";
+        others.push(carried("static", "", runtime.interface, detail));
+    });
+    if !others.is_empty() {
+        return others;
+    }
+    match alike {
+        Some(alike) => {
             let detail = format!("an unknown build, much like {alike}");
             vec![carried("static", "", None, &detail)]
         }
         // Releases without a fingerprint, such as those before 12.
-        (None, None) if !is_cufile(object) && image.raw().is_marked() => {
+        None if !is_cufile(object) && image.raw().is_marked() => {
             vec![carried(
                 "static",
                 "",
@@ -244,7 +252,7 @@ fn inside(object: &Path, facts: &Facts<'_>) -> Vec<Carried> {
                 "an unknown build, by its texts",
             )]
         }
-        (None, None) => Vec::new(),
+        None => Vec::new(),
     }
 }
 

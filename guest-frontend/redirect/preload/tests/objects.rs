@@ -126,29 +126,29 @@ impl Bench {
     }
 }
 
-/// Changes a byte of the runtime's code that is no public entry.
-fn make_unknown(object: &Path) {
+/// Changes a byte of the runtime's code: in a public function, or in internal ones.
+fn make_unknown(object: &Path, function: Option<&str>) {
     let mut bytes = fs::read(object).expect("it is there");
     let facts = Facts::parse(TEXT).expect("sound");
     let image = Image::of_file(bytes.as_slice()).expect("an object");
     let mut places = Vec::new();
-    find::search(&image, &facts, |place| {
+    find::search(&image, facts.builds(), |place| {
         if place.exact {
             places.push(place);
         }
     });
     let place = places.pop().expect("a known build");
-    let mut offsets: Vec<u32> = facts
-        .entries(&place.build)
-        .map(|(_, offset)| offset)
-        .collect();
-    offsets.sort_unstable();
-    let gap = offsets
-        .windows(2)
-        .max_by_key(|pair| pair[1] - pair[0])
-        .expect("entries");
+    let mut entries: Vec<_> = facts.entries(&place.build).collect();
+    entries.sort_unstable_by_key(|&(_, offset)| offset);
+    let room = |pair: &&[(&str, u32)]| pair[1].1 - pair[0].1;
+    let mut pairs = entries.windows(2);
+    let gap = match function {
+        Some(function) => pairs.find(|pair| pair[0].0 == function),
+        None => pairs.max_by_key(room),
+    };
+    let gap = gap.expect("entries");
     let written: Vec<_> = place.build.written().collect();
-    let offset = (gap[0] + 64..gap[1])
+    let offset = (gap[0].1 + 64..gap[1].1)
         .find(|at| {
             !written
                 .iter()
@@ -280,13 +280,26 @@ fn nvidias_shared_runtime_is_redirected_under_any_name() {
 }
 
 #[test]
-fn unknown_builds_are_served_by_their_symbols_or_named() {
+fn unknown_builds_are_served_by_their_symbols_or_names() {
     let Some(bench) = Bench::new() else { return };
     let named = bench.carrier("named.so", &[]);
-    make_unknown(&named);
+    make_unknown(&named, Some("__cudaRegisterVar"));
     bench.is_good("open", &[&named]);
+    for (name, options) in [
+        ("stripped.so", &["-s"][..]),
+        ("relr.so", &["-s", "-Wl,-z,pack-relative-relocs"]),
+    ] {
+        let stripped = bench.carrier(name, options);
+        make_unknown(&stripped, None);
+        bench.is_good("open", &[&stripped]);
+    }
+}
+
+#[test]
+fn builds_with_unknown_registration_functions_are_named() {
+    let Some(bench) = Bench::new() else { return };
     let stripped = bench.carrier("stripped.so", &["-s", "-Wl,--build-id=0x1234abcd"]);
-    make_unknown(&stripped);
+    make_unknown(&stripped, Some("__cudaRegisterVar"));
     // NVIDIA's own code gets the null pointer: it is not redirected.
     let errors = text(&bench.program("open", &[&stripped]).stderr);
     assert_eq!(errors.matches("unknown build").count(), 1, "{errors}");

@@ -4,7 +4,7 @@ use paragpu_redirect::facts::{Facts, TEXT};
 use paragpu_redirect::image::Image;
 use paragpu_redirect::program::Program;
 use paragpu_redirect::symbols::{Table, shared, shared_entries};
-use paragpu_redirect::{find, switch};
+use paragpu_redirect::{find, switch, texts};
 
 /// Looks everywhere in `data`; returns, whatever it is.
 pub fn any_bytes(data: &[u8]) {
@@ -18,7 +18,8 @@ pub fn any_bytes(data: &[u8]) {
     };
     let facts = Facts::parse(TEXT).expect("the facts compiled in");
     let _ = image.build_id();
-    find::search(&image, &facts, |_| {});
+    find::search(&image, facts.builds(), |_| {});
+    texts::search(&image, &facts, |_| {});
     find::may_carry(&image);
     if let Some(dynamic) = image.dynamic() {
         shared(&image, &dynamic);

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use paragpu_redirect::facts::{self, Facts};
 use paragpu_redirect::image::{BuildId, Dynamic, Image};
 use paragpu_redirect::symbols::{self, Shared, Table};
-use paragpu_redirect::{Interface, find};
+use paragpu_redirect::{Interface, find, texts};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::carrier::Carrier;
@@ -356,19 +356,20 @@ impl Found<'_> {
         });
     }
 
-    /// Redirects static runtimes, found by their fingerprints or else by the symbols in the
-    /// object's file.
+    /// Redirects static runtimes, found by their fingerprints, or else by the symbols in the
+    /// object's file, or else by the names in their code.
     fn inside(&mut self, image: &Image<Process>) {
         let facts = match Facts::parse(facts::TEXT) {
             Ok(facts) => facts,
             Err(error) => return say(format_args!("{error}")),
         };
-        let mut alike = None;
-        find::search(image, &facts, |place| {
+        let (mut alike, mut is_known) = (None, false);
+        find::search(image, facts.builds(), |place| {
             if !place.exact {
                 alike = Some(place.build.newest());
                 return;
             }
+            is_known = true;
             let interface = Interface::of_version(place.build.newest());
             let count = facts.entries(&place.build).count();
             self.redirect_entries(interface, count, None, |add| {
@@ -381,9 +382,29 @@ impl Found<'_> {
                 }
             });
         });
-        if self.carriers.is_null() && !self.by_symbols(image, &facts) {
+        if !is_known && !self.by_symbols(image, &facts) && !self.by_texts(image, &facts) {
             self.unknown(alike, image.build_id());
         }
+    }
+
+    /// Redirects static runtimes by the names in their code. Returns false if there is none.
+    fn by_texts(&mut self, image: &Image<Process>, facts: &Facts<'_>) -> bool {
+        let base = self.base;
+        let mut is_found = false;
+        texts::search(image, facts, |runtime| {
+            let count = runtime.count(facts);
+            is_found = true;
+            self.redirect_entries(runtime.interface, count, None, |add| {
+                for (name, address) in runtime.registration(facts) {
+                    add(name.as_ptr(), name.len(), address);
+                }
+                runtime.functions(image, |entry| {
+                    let name = base.wrapping_add(entry.name_place) as *const u8;
+                    add(name, entry.name.len(), entry.address);
+                });
+            });
+        });
+        is_found
     }
 
     /// Redirects a static runtime by the file's symbols. Returns false if there is none.
@@ -424,7 +445,8 @@ impl Found<'_> {
                     entry.address,
                 );
             });
-        })
+        });
+        true
     }
 
     /// Creates a carrier with the entries that `list` adds, and redirects them.
@@ -434,10 +456,10 @@ impl Found<'_> {
         count: usize,
         file: Option<File>,
         list: impl FnOnce(&mut dyn FnMut(*const u8, usize, u64)),
-    ) -> bool {
+    ) {
         let carrier = Carrier::new(self.path, interface, count, file);
         if carrier.is_null() {
-            return false;
+            return;
         }
         let base = self.base;
         list(&mut |name, length, address| {
@@ -460,7 +482,6 @@ impl Found<'_> {
             unsafe { Carrier::release(carrier) };
             self.refused("the system does not let its code be changed");
         }
-        written
     }
 
     fn refused(&self, why: &str) {
