@@ -1,11 +1,12 @@
 """Wheels that carry a CUDA runtime of their own, from folders that TEST_CARRIERS names.
 
 Each wheel is installed into a folder of its own in that one (`pip install --no-deps --target`):
-any number of desilofhe-cu121 to -cu134, which carry the static runtime of each release;
-kedm-cuda13x, which carries the shared one; custatevec-cu13.
+any number of desilofhe-cu121 to -cu134, which carry the static runtime of each release, and of
+which each is a case; kedm-cuda13x, which carries the shared one; custatevec-cu13.
 """
 
 import ctypes
+import functools
 import glob
 import json
 import os
@@ -18,7 +19,7 @@ BEGAN = time.perf_counter()
 # pylint: disable=wrong-import-position,import-outside-toplevel
 import numpy
 
-from common import case, main
+from common import CASES, case, main
 
 # Products of encrypted numbers. The noise of encryption is far below the printed digits.
 ENCRYPTED = """
@@ -36,37 +37,41 @@ COMPLEX, BY_ROWS = 5, 0
 QUBITS = 12
 
 
-def installed(pattern):
+def folders(pattern):
     """Folders in which a file of a pattern is installed."""
-    base = os.environ["TEST_CARRIERS"]
-    found = sorted(path for path in glob.glob(os.path.join(base, "*")) if glob.glob(os.path.join(path, pattern)))
+    base = os.environ.get("TEST_CARRIERS", "")
+    return sorted(path for path in glob.glob(os.path.join(base, "*")) if glob.glob(os.path.join(path, pattern)))
+
+
+def installed(pattern):
+    """The first of them."""
+    found = folders(pattern)
     if not found:
-        raise FileNotFoundError(f"{base} has no folder with {pattern}")
-    return found
+        raise FileNotFoundError(f"TEST_CARRIERS has no folder with {pattern}")
+    return found[0]
 
 
-@case
-def encrypted_products():
-    """DESILO FHE: a product of encrypted numbers by each of its wheels, in a process each."""
-    folders = installed("desilofhe.*.so")
+def encrypted_product(folder):
+    """DESILO FHE: a product of encrypted numbers by the wheel in a folder, in a process of its own."""
 
     def step():
-        results = []
-        for folder in folders:
-            environment = {**os.environ, "PYTHONPATH": folder}
-            done = subprocess.run([sys.executable, "-c", ENCRYPTED], env=environment, capture_output=True, text=True, timeout=60, check=False)
-            if done.returncode:
-                raise RuntimeError(f"{os.path.basename(folder)}: {done.stderr[-200:]}")
-            results.append(numpy.array(json.loads(done.stdout)))
-        return tuple(results)
+        environment = {**os.environ, "PYTHONPATH": folder}
+        done = subprocess.run([sys.executable, "-c", ENCRYPTED], env=environment, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr[-200:])
+        return numpy.array(json.loads(done.stdout))
 
     return step
+
+
+for wheel in folders("desilofhe.*.so"):
+    CASES[f"encrypted_product_{os.path.basename(wheel)}"] = functools.partial(encrypted_product, wheel)
 
 
 @case
 def dynamic_models():
     """kEDM, written with Kokkos: projections and cross mappings of two coupled series."""
-    sys.path.insert(0, installed("kedm")[0])
+    sys.path.insert(0, installed("kedm"))
     import torch
 
     torch.cuda.init()  # cuBLAS of its installation
@@ -91,7 +96,7 @@ def state_vector():
     """cuStateVec: Hadamard gates on all qubits, and controlled phases between neighbours."""
     import torch
 
-    library = ctypes.CDLL(os.path.join(installed("cuquantum/lib")[0], "cuquantum", "lib", "libcustatevec.so.1"))
+    library = ctypes.CDLL(os.path.join(installed("cuquantum/lib"), "cuquantum", "lib", "libcustatevec.so.1"))
     handle = ctypes.c_void_p()
     if status := library.custatevecCreate(ctypes.byref(handle)):
         raise RuntimeError(f"custatevecCreate: {status}")
