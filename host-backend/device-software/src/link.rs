@@ -118,18 +118,23 @@ fn without_copies(mut texts: Vec<String>) -> Result<Vec<String>> {
         weak.push(found);
     }
     for (text, weak) in texts.iter_mut().zip(weak) {
-        // From the end, so that earlier positions stay valid.
-        let mut copies: Vec<Range<usize>> = Vec::new();
-        for (name, range) in weak {
-            if !kept.insert(name) {
-                copies.push(range);
-            }
-        }
-        for range in copies.into_iter().rev() {
-            text.replace_range(range, "");
+        let copies = weak
+            .into_iter()
+            .filter(|(name, _)| !kept.insert(name.clone()));
+        let copies: Vec<Range<usize>> = copies.map(|(_, range)| range).collect();
+        if !copies.is_empty() {
+            *text = without(text, &copies);
         }
     }
     Ok(texts)
+}
+
+/// A text without some ranges, which are in order.
+fn without(text: &str, ranges: &[Range<usize>]) -> String {
+    let starts = ranges.iter().map(|range| range.start).chain([text.len()]);
+    let ends = [0].into_iter().chain(ranges.iter().map(|range| range.end));
+    let kept = ends.zip(starts).filter_map(|(from, to)| text.get(from..to));
+    kept.collect()
 }
 
 /// Renames definitions that are private to one text (neither `.visible` nor `.weak`) if
@@ -140,7 +145,7 @@ fn with_names_apart(mut texts: Vec<String>) -> Result<Vec<String>> {
         return Ok(texts);
     }
     let mut definitions: HashMap<String, u32> = HashMap::new();
-    let mut own: Vec<Vec<String>> = Vec::new();
+    let mut own: Vec<HashSet<String>> = Vec::new();
     for text in &texts {
         let module = parser::parse(text).map_err(|error| ptx_error(&error))?;
         for name in defined(&module) {
@@ -213,78 +218,75 @@ fn defined(module: &Module<'_>) -> HashSet<String> {
 /// The `.weak` and `.common` definitions of a text, in order: name and byte range.
 fn weak_definitions(text: &str, names: &HashSet<String>) -> Vec<(String, Range<usize>)> {
     let mut found = Vec::new();
-    let mut places: Vec<(usize, &str)> = WEAK
-        .iter()
-        .flat_map(|word| text.match_indices(word))
-        .collect();
-    places.sort_unstable();
+    let mut start = 0;
     // The end of the last definition. Its own text may repeat the directive.
     let mut past = 0;
-    for (at, word) in places {
-        if at < past {
-            continue;
-        }
-        let (before, rest) = text.split_at_checked(at).unwrap_or_default();
-        let line = before.get(before.rfind('\n').unwrap_or(0)..);
-        if line.is_some_and(|line| line.contains("//")) {
-            continue;
-        }
-        if !rest
-            .get(word.len()..)
-            .is_some_and(|rest| rest.starts_with(char::is_whitespace))
-        {
-            continue;
-        }
-        let (mut depth, mut function, mut comment) = (0u32, false, false);
-        let mut end = None;
-        let mut head = rest;
-        for (offset, byte) in rest.bytes().enumerate() {
-            let two = rest.get(offset..offset + 2);
-            match byte {
-                b'\n' => comment = false,
-                _ if comment => {}
-                b'/' if two == Some("//") => comment = true,
-                b'{' => {
-                    if depth == 0 && !function {
-                        head = rest.get(..offset).unwrap_or_default();
-                        function = head.contains(".func") || head.contains(".entry");
-                    }
-                    depth += 1;
-                }
-                b'}' => {
-                    depth = depth.saturating_sub(1);
-                    if depth == 0 && function {
-                        end = Some(offset + 1);
-                        break;
-                    }
-                }
-                b';' if depth == 0 => {
-                    end = Some(offset + 1);
-                    break;
-                }
-                _ => {}
+    for line in text.split_inclusive('\n') {
+        let code = line.split("//").next().unwrap_or_default();
+        let mut places: Vec<(usize, &str)> = WEAK
+            .iter()
+            .flat_map(|word| code.match_indices(word))
+            .collect();
+        places.sort_unstable();
+        for (at, word) in places {
+            let at = start + at;
+            let rest = text.get(at..).unwrap_or_default();
+            let behind = rest.get(word.len()..).unwrap_or_default();
+            if at < past || !behind.starts_with(char::is_whitespace) {
+                continue;
+            }
+            // What has no end here has none further on.
+            let Some((head, end)) = definition(rest) else {
+                return found;
+            };
+            past = at + end;
+            let name = head.and_then(|head| {
+                let mut words = head.split(|c| !is_of_name(c));
+                words.find(|word| names.contains(*word))
+            });
+            if let Some(name) = name {
+                found.push((name.to_owned(), at..past));
             }
         }
-        // What has no end here has none further on.
-        let Some(end) = end else {
-            break;
-        };
-        past = at + end;
-        let head = if function {
-            head
-        } else {
-            rest.get(..end).unwrap_or_default()
-        };
-        let name = head
-            .split(|c| !is_of_name(c))
-            .find(|word| names.contains(*word));
-        // A prototype is not a definition.
-        let prototype = !function && (head.contains(".func") || head.contains(".entry"));
-        if let Some(name) = name.filter(|_| !prototype) {
-            found.push((name.to_owned(), at..at + end));
-        }
+        start += line.len();
     }
     found
+}
+
+/// The definition at the start of a text: what precedes the body of a function, or a whole
+/// variable, and the definition's end. A prototype has no head.
+fn definition(text: &str) -> Option<(Option<&str>, usize)> {
+    let (mut depth, mut comment) = (0_u32, false);
+    let (mut is_function, mut body) = (false, None);
+    for (at, byte) in text.bytes().enumerate() {
+        let begins = |word: &str| text.get(at..).is_some_and(|rest| rest.starts_with(word));
+        match byte {
+            b'\n' => comment = false,
+            _ if comment => {}
+            b'/' if begins("//") => comment = true,
+            b'.' if depth == 0 => is_function |= begins(".func") || begins(".entry"),
+            b'{' => {
+                if depth == 0 && is_function {
+                    body = Some(at);
+                }
+                depth += 1;
+            }
+            b'}' => {
+                depth = depth.saturating_sub(1);
+                if depth == 0
+                    && let Some(body) = body
+                {
+                    return Some((text.get(..body), at + 1));
+                }
+            }
+            b';' if depth == 0 => {
+                let head = text.get(..=at).filter(|_| !is_function);
+                return Some((head, at + 1));
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Whether it can be part of the name of a function or variable.
@@ -319,11 +321,11 @@ fn text(input: &LinkInput<'_>, arch: u32) -> Result<String> {
 
 /// Whether a text defines a function of this name, which others declare.
 fn defines(text: &str, name: &str) -> bool {
-    text.match_indices(name).any(|(at, _)| {
-        let before = text.get(..at).unwrap_or_default();
-        let from = before.rfind([';', '}']).unwrap_or(0);
-        let head = before.get(from..).unwrap_or_default();
-        head.contains(".func") && !head.contains(".extern") && !head.contains('{')
+    text.split([';', '}']).any(|statement| {
+        let head = statement.split('{').next().unwrap_or_default();
+        let head = head.split(".extern").next().unwrap_or_default();
+        let function = head.split_once(".func");
+        function.is_some_and(|(_, function)| function.contains(name))
     })
 }
 
@@ -467,6 +469,32 @@ mod tests {
         let declared = (0..20_000).map(|number| format!(".extern .func f{number}();\n"));
         let text = format!("{HEAD}{}", declared.collect::<String>());
         assert!(link(&inputs(&[text]), 121).is_ok());
+    }
+
+    /// Each of these texts took hours when the linker searched the same bytes again for each
+    /// definition.
+    #[test]
+    fn every_text_is_linked_in_one_pass() {
+        const MANY: usize = 400_000;
+        let of = |pattern: &str| {
+            let all = (0..MANY).map(|n| pattern.replace('#', &n.to_string()));
+            format!("{HEAD}{}", all.collect::<String>())
+        };
+        // On one line, and all of them twice.
+        let weak = of(".weak .global .b8 v#;");
+        let linked = link(&inputs(&[weak.clone(), weak]), 121).unwrap();
+        assert_eq!(linked.matches(".weak").count(), MANY);
+        // Without an end.
+        let sections = format!("{HEAD}.section .weak {{}}{}", ".section .a{}".repeat(MANY));
+        link(&inputs(&[sections]), 121).unwrap();
+        // In one statement.
+        let calls = format!("{HEAD}.entry k() {{ f {}; }}", [LAUNCH; MANY].join(","));
+        link(&inputs(&[calls]), 121).unwrap();
+        // One name again and again, whose other names are taken.
+        let same = format!("{HEAD}{}", ".global .b8 v;".repeat(MANY));
+        let taken = of(".visible .global .b8 v$of0_#;");
+        let texts = [same, format!("{taken}.visible .global .b8 v, v$of0;")];
+        assert!(link(&inputs(&texts), 121).is_err());
     }
 
     #[test]

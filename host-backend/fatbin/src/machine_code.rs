@@ -27,8 +27,9 @@ pub(super) struct MachineCode<'a> {
 /// Reads the symbols, and the section with a name.
 ///
 /// # Errors
-/// [`ImageError::Truncated`] when a header does not hold. [`ImageError::TooLarge`] if the names have
-/// more bytes than the file: they overlap, so that all together may have any number.
+/// [`ImageError::Truncated`] when a header does not hold. [`ImageError::TooLarge`] if the names of
+/// symbols or sections have more bytes than the file: they overlap, so that all together may have
+/// any number.
 pub(super) fn read<'a>(
     file: &'a [u8],
     section: Option<&[u8]>,
@@ -37,10 +38,16 @@ pub(super) fn read<'a>(
     let header = FileHeader64::<Endianness>::parse(file).map_err(corrupt)?;
     let endian = header.endian().map_err(corrupt)?;
     let sections = header.sections(endian, file).map_err(corrupt)?;
-    let section = section
-        .and_then(|name| sections.section_by_name(endian, name))
-        .map(|(_, found)| found.data(endian, file).map_err(corrupt))
-        .transpose()?;
+    let mut left = file.len();
+    let mut found = None;
+    for entry in sections.iter() {
+        // A file without names of sections is a file without those sections.
+        let name = sections.section_name(endian, entry).unwrap_or_default();
+        left = left.checked_sub(name.len()).ok_or(ImageError::TooLarge)?;
+        if found.is_none() && section == Some(name) {
+            found = Some(entry.data(endian, file).map_err(corrupt)?);
+        }
+    }
     let table = sections
         .symbols(endian, file, SHT_SYMTAB)
         .map_err(corrupt)?;
@@ -56,7 +63,7 @@ pub(super) fn read<'a>(
     });
     Ok(MachineCode {
         symbols: symbols.collect::<Result<_, ImageError>>()?,
-        section,
+        section: found,
     })
 }
 
@@ -102,6 +109,36 @@ mod tests {
         file.extend(section(3, HEADER, strings.len(), 0, 0));
         file.extend(section(SHT_SYMTAB.0, symbols_at, symbols.len(), 1, 24));
         file
+    }
+
+    /// A file with `count` sections whose names begin one byte apart in one string of as many
+    /// bytes.
+    fn sections(count: u16) -> Vec<u8> {
+        let mut file = overlapping(count.into());
+        let at = u64::from_le_bytes(file[40..48].try_into().unwrap()) as usize;
+        // The names are those of symbols.
+        let strings = file[at + 64..at + 128].to_vec();
+        file.truncate(at + 64);
+        for name in 1..count {
+            file.extend(u32::from(name).to_le_bytes());
+            file.extend(&strings[4..]);
+        }
+        file[60..62].copy_from_slice(&count.to_le_bytes());
+        file
+    }
+
+    #[test]
+    fn overlapping_names_of_sections_are_not_multiplied() {
+        assert!(
+            read(&sections(8), Some(b"aaaaaaaa"))
+                .unwrap()
+                .section
+                .is_some()
+        );
+        assert_eq!(
+            read(&sections(1000), Some(b"b")).unwrap_err(),
+            ImageError::TooLarge
+        );
     }
 
     #[test]

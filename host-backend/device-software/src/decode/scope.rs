@@ -27,6 +27,9 @@ pub(super) const ELEMENTS: [&str; 16] = [
     "element 15",
 ];
 
+/// Digits of the largest number of a register in a family.
+const MAX_DIGITS: usize = u32::MAX.ilog10() as usize + 1;
+
 impl<'m> Decoder<'m> {
     pub(super) fn scope_mut(&mut self) -> &mut Scope<'m> {
         if self.f.scopes.is_empty() {
@@ -161,6 +164,7 @@ impl<'m> Decoder<'m> {
     /// The register called `name`, allocated at its first use.
     pub(super) fn find_register(&mut self, name: &'m str) -> Option<(Reg, Type)> {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let digits = digits.min(MAX_DIGITS);
         for index in (0..self.f.scopes.len()).rev() {
             let scope = &self.f.scopes[index];
             if let Some(&(ty, reg)) = scope.registers.get(name) {

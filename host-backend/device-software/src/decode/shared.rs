@@ -21,40 +21,38 @@ struct Mentions<'m> {
 
 /// The module's shared variables and who mentions them.
 pub(super) struct Shared<'m> {
-    /// In order, one of each name.
-    variables: Vec<&'m Var<'m>>,
-    /// The declaration with a place of each name: a definition, or else the first that is
-    /// `.extern`, for which `ptxas` also reserves its size.
-    placed: HashMap<&'m str, &'m Var<'m>>,
+    /// The declaration with a place of each name, and its number: a definition, or else the
+    /// first that is `.extern`, for which `ptxas` also reserves its size.
+    placed: HashMap<&'m str, (usize, &'m Var<'m>)>,
     bodies: HashMap<&'m str, Mentions<'m>>,
     /// Variables that device functions mention.
     common: HashSet<&'m str>,
-    /// Device functions that have shared memory.
-    users: HashSet<&'m str>,
+    /// Functions with the shared memory of device functions: their own, or that of others that
+    /// they call.
+    sharing: HashSet<&'m str>,
 }
 
 impl<'m> Shared<'m> {
     pub fn of(module: &'m Module<'m>) -> Self {
-        let sized = |var: &&Var<'_>| var.space == Space::Shared && var.count.is_some();
-        let mut placed: HashMap<&str, &Var<'_>> = HashMap::new();
-        for var in module.variables.iter().filter(sized) {
-            let place = placed.entry(var.name).or_insert(var);
-            if place.external && !var.external {
-                *place = var;
+        let mut placed: HashMap<&str, (usize, &Var<'_>)> = HashMap::new();
+        for (number, var) in module.variables.iter().enumerate() {
+            if var.space != Space::Shared || var.count.is_none() {
+                continue;
+            }
+            let place = placed.entry(var.name).or_insert((number, var));
+            if place.1.external && !var.external {
+                *place = (number, var);
             }
         }
-        let variables = module.variables.iter();
-        let variables: Vec<_> = variables.filter(|var| is_place(&placed, var)).collect();
         let functions = module.functions.iter().map(|f| f.name);
         let aliases: HashMap<_, _> = module.aliases.iter().copied().collect();
         let mut known: HashSet<&str> = functions.chain(aliases.keys().copied()).collect();
-        known.extend(variables.iter().map(|var| var.name));
+        known.extend(placed.keys());
         let mut shared = Self {
-            variables,
             placed,
             bodies: HashMap::new(),
             common: HashSet::new(),
-            users: HashSet::new(),
+            sharing: HashSet::new(),
         };
         for function in &module.functions {
             let Some(body) = &function.body else { continue };
@@ -67,16 +65,39 @@ impl<'m> Shared<'m> {
             let named: Vec<_> = named.collect();
             mentions.names.extend(named);
             if !function.entry {
-                let names = shared.variables.iter().map(|var| var.name);
-                let common: Vec<_> = names.filter(|n| mentions.names.contains(n)).collect();
+                let common = mentions.names.iter().copied();
+                let common: Vec<_> = common.filter(|n| shared.is_sized(n)).collect();
                 if mentions.own || !common.is_empty() {
-                    shared.users.insert(function.name);
+                    shared.sharing.insert(function.name);
                 }
                 shared.common.extend(common);
             }
             shared.bodies.insert(function.name, mentions);
         }
+        shared.add_callers();
         shared
+    }
+
+    /// Adds the functions that call those with shared memory. A call through a register may be
+    /// of any.
+    fn add_callers(&mut self) {
+        let mut callers: HashMap<&str, Vec<&'m str>> = HashMap::new();
+        let mut found: Vec<&str> = self.sharing.iter().copied().collect();
+        for (&caller, mentions) in &self.bodies {
+            if mentions.indirect && !self.sharing.is_empty()
+                || mentions.names.iter().any(|n| self.common.contains(n))
+            {
+                found.push(caller);
+            }
+            for name in &mentions.names {
+                callers.entry(name).or_default().push(caller);
+            }
+        }
+        self.sharing.extend(&found);
+        while let Some(function) = found.pop() {
+            let callers = callers.remove(function).unwrap_or_default();
+            found.extend(callers.into_iter().filter(|name| self.sharing.insert(name)));
+        }
     }
 
     /// Whether a variable has a size. Without one it is dynamic shared memory.
@@ -86,7 +107,8 @@ impl<'m> Shared<'m> {
 
     /// Whether this declaration is the one of its name that has a place.
     pub fn is_placed(&self, var: &Var<'_>) -> bool {
-        is_place(&self.placed, var)
+        let place = self.placed.get(var.name);
+        place.is_some_and(|(_, place)| std::ptr::eq(*place, var))
     }
 
     /// Whether a variable has one place in the module.
@@ -96,38 +118,18 @@ impl<'m> Shared<'m> {
 
     /// Whether a kernel has the shared memory of device functions.
     pub fn uses_common(&self, kernel: &Function<'m>) -> bool {
-        let mut seen = HashSet::new();
-        let mut left = vec![kernel.name];
-        while let Some(name) = left.pop() {
-            let Some(mentions) = self.bodies.get(name).filter(|_| seen.insert(name)) else {
-                continue;
-            };
-            if self.users.contains(name)
-                || mentions.indirect && !self.users.is_empty()
-                || mentions.names.iter().any(|n| self.common.contains(n))
-            {
-                return true;
-            }
-            left.extend(&mentions.names);
-        }
-        false
+        self.sharing.contains(kernel.name)
     }
 
-    /// The variables that get a place in this kernel.
+    /// The variables that get a place in this kernel, in order.
     pub fn own(&self, kernel: &Function<'m>) -> impl Iterator<Item = &'m Var<'m>> {
         let mentions = self.bodies.get(kernel.name);
-        let is_own = move |var: &&&'m Var<'m>| {
-            !self.common.contains(var.name)
-                && mentions.is_some_and(|mentions| mentions.names.contains(var.name))
-        };
-        self.variables.iter().filter(is_own).copied()
+        let names = mentions.into_iter().flat_map(|mentions| &mentions.names);
+        let names = names.filter(|name| !self.common.contains(**name));
+        let mut own: Vec<_> = names.filter_map(|name| self.placed.get(name)).collect();
+        own.sort_unstable_by_key(|(number, _)| *number);
+        own.into_iter().map(|(_, var)| *var)
     }
-}
-
-/// Whether this declaration is the one that has a place.
-fn is_place(placed: &HashMap<&str, &Var<'_>>, var: &Var<'_>) -> bool {
-    let place = placed.get(var.name);
-    place.is_some_and(|place| std::ptr::eq(*place, var))
 }
 
 impl<'m> Mentions<'m> {

@@ -17,6 +17,7 @@ mod forms;
 mod grammar;
 mod images;
 mod infinities;
+mod lengths;
 mod matrices;
 mod messages;
 mod narrow;
