@@ -20,7 +20,8 @@ pub struct Facts {
     pub ordinal: u32,
     /// The label of the GPU, such as `cuda:0`.
     pub device: String,
-    /// `unix`, `tcp`, `vsock`, `shm` or `pci`.
+    /// `unix`, `tcp`, `vsock`, `shm` or `pci`; [`UNCLAIMED`] until its program returns to a
+    /// restored session.
     pub communicator: String,
     /// When it began on this host, in seconds since the boot: records are of one boot, and
     /// this clock is never set.
@@ -30,6 +31,9 @@ pub struct Facts {
     #[serde(default)]
     pub expires: Option<u64>,
 }
+
+/// The communicator of a restored session that no program has claimed.
+pub const UNCLAIMED: &str = "none";
 
 /// One session.
 #[derive(Debug)]
@@ -82,6 +86,12 @@ impl Session {
         } else {
             self.token
         }
+    }
+
+    /// Whether it was restored, and its program has not returned to it.
+    #[must_use]
+    pub fn is_unclaimed(&self) -> bool {
+        self.facts.communicator == UNCLAIMED
     }
 
     /// The session as listings show it.

@@ -9,6 +9,7 @@ use paragpu_control::terminal::counted;
 use paragpu_control::worker::{self, Terms, ToWorker};
 
 use super::arrivals::{Waiting, patience, slots};
+use super::order::Kind;
 use super::token::token;
 use super::{ACCEPT_PAUSE, Broker};
 use crate::handshake::{Arrival, Guest, Pending, Progress, SessionRequest};
@@ -124,7 +125,7 @@ impl Broker {
             }
             let admitted = check_tenant(&request.vm);
             let admitted = admitted.and_then(|()| self.leases.admit_arrival(&request.vm));
-            if let Err(reason) = admitted {
+            if let Err(reason) = admitted.and_then(|()| self.check_twins(&arrival.token)) {
                 return self.refuse(guest, &reason);
             }
         }
@@ -172,6 +173,36 @@ impl Broker {
         match self.room_for(&request.vm) {
             Ok(()) => self.arrivals.wait(guest, request),
             Err(reason) => self.refuse(guest, &reason),
+        }
+    }
+
+    /// Checks that no program with the token of a session that arrives would find another one
+    /// here: one that continues it already, or was restored from a checkpoint of it.
+    fn check_twins(&self, token: &[u8; 16]) -> Result<(), String> {
+        if let Some(copy) = self.workers.claimed_by(token).next() {
+            return Err(format!(
+                "session {} of that daemon is a copy of it and waits for a clone of its program: \
+                 end the copy first",
+                copy.facts.session
+            ));
+        }
+        let Some(twin) = self.workers.with_token(token) else {
+            return Ok(());
+        };
+        let number = twin.facts.session;
+        match self.operations.order(twin.worker) {
+            // It moves within this host.
+            Some(Kind::Migration(_)) => Ok(()),
+            _ if twin.is_unclaimed() => Err(format!(
+                "session {number} of that daemon is restored from a checkpoint of it and waits \
+                 for the same program: end that one first"
+            )),
+            // An earlier attempt to move it here is not over.
+            _ if twin.arrives => Ok(()),
+            _ => Err(format!(
+                "session {number} of that daemon continues it already, from a checkpoint: end one \
+                 of the two"
+            )),
         }
     }
 
@@ -307,6 +338,12 @@ impl Broker {
     fn refusal_reason(&self, waiting: &mut Waiting) -> Option<String> {
         if let Some(problem) = self.devices.problem() {
             return Some(format!("the host has no GPU for guests: {problem}"));
+        }
+        // One may have been restored while it waited.
+        if let Some(arrival) = &waiting.request.arrives
+            && let Err(reason) = self.check_twins(&arrival.token)
+        {
+            return Some(reason);
         }
         let position = match waiting.placed.as_ref()? {
             Ok(position) => *position,

@@ -20,7 +20,7 @@ use super::order::{Copies, Kind, Ordered, Outcome, Restoring, Wanted};
 use super::orders::absolute;
 use super::token::token;
 use crate::handshake::SessionRequest;
-use crate::session::{Facts, Session, now, since_boot};
+use crate::session::{Facts, Session, UNCLAIMED, now, since_boot};
 use crate::tenants::check_tenant;
 
 /// How long a restore waits for a worker.
@@ -115,7 +115,7 @@ impl Broker {
             guest_pid: owner.guest_pid,
             ordinal,
             device: self.devices.label(worker.ordinal),
-            communicator: "none".into(),
+            communicator: UNCLAIMED.into(),
             begun: since_boot().as_secs(),
             // The guest has until the session's end to return with a newer certificate.
             expires: owner.expires.map(|at| at.max(now() + KEPT.as_secs())),
