@@ -11,6 +11,7 @@ import unittest
 import harness
 
 from .guests import ask, end_with, eventually, read_until, start
+from .test_moves import Proxy
 
 # A worker that starts once a file is gone.
 GATED = """#!/bin/sh
@@ -19,8 +20,8 @@ exec {folder}/paragpu-worker "$@"
 """
 
 
-class Orders(unittest.TestCase):
-    """Each test holds an order back, by a kernel that waits or a worker that does not start."""
+class Held(unittest.TestCase):
+    """Programs that hold orders back, by a kernel that waits."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="paragpu-orders-")
@@ -32,10 +33,10 @@ class Orders(unittest.TestCase):
         self.addCleanup(daemon.stop)
         return daemon
 
-    def waiting(self, daemon):
+    def waiting(self, daemon, **environment):
         """A program whose kernel waits for it: its session's number, too."""
         before = {session["id"] for session in daemon.sessions()}
-        guest = end_with(self, start(daemon, "unix", "await"))
+        guest = end_with(self, start(daemon, "unix", "await", **environment))
         read_until(guest, "waiting")
         (number,) = {session["id"] for session in daemon.sessions()} - before
         return guest, str(number)
@@ -59,6 +60,10 @@ class Orders(unittest.TestCase):
         """What `paragpu list` says of a session."""
         (found,) = [session for session in daemon.sessions() if str(session["id"]) == number]
         return found
+
+
+class Orders(Held):
+    """Each test holds an order back, by a kernel that waits or a worker that does not start."""
 
     def test_a_schedule_that_is_ended_while_its_first_checkpoint_is_written_does_not_begin(self):
         daemon = self.daemon()
@@ -100,6 +105,45 @@ class Orders(unittest.TestCase):
                 for session in (number, other):
                     self.assertEqual(ask(daemon, "end", session)[0], 0)
                 eventually(lambda: daemon.sessions() == [], "the schedule is over with its session")
+
+    def test_a_checkpoint_ends_if_its_session_loses_the_connection(self):
+        """The session waits for its kernel then, and its program connects again."""
+        daemon = self.daemon()
+        proxy = Proxy(daemon.socket, socket.AF_UNIX)
+        self.addCleanup(proxy.close)
+        for options in ((), ("--end",)):
+            with self.subTest(options):
+                guest, number = self.waiting(daemon, PARAGPU_UNIX_SOCKET=proxy.address)
+                thread, results = self.write(daemon, number, *options)
+                proxy.cut()
+                thread.join()
+                code, _, errors = results[0]
+                self.assertEqual(code, 1)
+                self.assertIn("lost its connection while the session was being checkpointed", errors)
+                self.assertEqual(os.listdir(self.folder), [])
+                self.release(guest)
+                self.assertEqual(ask(daemon, "checkpoint", number, self.states, *options)[0], 0)
+                shutil.rmtree(self.states)
+
+    def test_the_end_of_an_earlier_daemons_order_is_not_that_of_a_new_one(self):
+        """Nor does it end the session: the next daemon could not bring its program back."""
+        daemon = self.daemon()
+        guest, number = self.waiting(daemon)
+        thread, results = self.write(daemon, number, "--end")
+        daemon.process.kill()
+        daemon.process.wait(20)
+        thread.join()
+        self.assertNotEqual(results[0][0], 0)
+        daemon.start()
+        another = os.path.join(self.folder, "another")
+        code, _, errors = ask(daemon, "checkpoint", number, another, "--end")
+        self.assertEqual(code, 1)
+        self.assertIn("an order of an earlier daemon to the session is not complete", errors)
+        self.release(guest)
+        eventually(lambda: os.path.exists(self.states), "the earlier order is carried out")
+        written = lambda: ask(daemon, "checkpoint", number, another, "--end")[0] == 0
+        eventually(written, "the session takes another order")
+        self.assertEqual(os.listdir(another), ["session.paragpu"])
 
     def gated(self):
         """A daemon that has a checkpoint, and no worker to restore it until the gate is gone."""

@@ -28,7 +28,7 @@ use crate::statistics::Statistics;
 use crate::sys::process::exit_now;
 use crate::transfer::destination::reachable;
 use crate::transfer::handover;
-use crate::transfer::orders::{CheckpointTarget, Departure, Order, Orders, Report};
+use crate::transfer::orders::{CheckpointTarget, Departure, Giver, Order, Orders, Report};
 use crate::turns::Turns;
 use crate::utilization::Meter;
 use crate::watch::{GRACE, Liveness, Watch, after, watch};
@@ -138,6 +138,7 @@ impl Attendant {
         std::thread::spawn(move || {
             loop {
                 self.answer_daemon();
+                self.orders.lose_daemon();
                 self.exchange.close();
                 // Turns end with the daemon that granted them.
                 self.turn(Turn::Free);
@@ -224,7 +225,7 @@ impl Attendant {
                 Some(departure) => self.order(Order::Migrate(departure)),
                 None => {
                     let reason = "the order to move came with the wrong descriptors";
-                    self.orders.report(Report::Failed(reason.into()));
+                    self.orders.refuse(reason.into());
                 }
             },
             ToWorker::Resumed => self.orders.resume(),
@@ -278,14 +279,12 @@ impl Attendant {
                 if alone.strong_count() == 0 {
                     return;
                 }
-                // A pending order has the same effect.
-                orders.give(Order::Checkpoint {
-                    target: CheckpointTarget {
-                        directory: directory.clone(),
-                        file: None,
-                    },
-                    end: false,
-                });
+                let target = CheckpointTarget {
+                    directory: directory.clone(),
+                    file: None,
+                };
+                // While another order is underway, this one is left out.
+                orders.give(Order::Checkpoint { target, end: false }, Giver::Nobody);
             }
         });
     }
@@ -297,9 +296,11 @@ impl Attendant {
     }
 
     fn order(&self, order: Order) {
-        if !self.orders.give(order) {
-            let reason = "another order to the session is pending";
-            return self.orders.report(Report::Failed(reason.into()));
+        if !self.orders.give(order, Giver::Daemon) {
+            // The daemon gives one at a time.
+            let reason = "an order of an earlier daemon to the session is not complete: try again \
+                          later";
+            return self.orders.refuse(reason.into());
         }
         let orders = Arc::clone(&self.orders);
         let watch = std::thread::Builder::new().name("order".into());
@@ -307,10 +308,10 @@ impl Attendant {
         let _ = watch.spawn(move || {
             if orders.withdraw_after(TAKES) {
                 let seconds = TAKES.as_secs();
-                orders.report(Report::Failed(format!(
+                orders.refuse(format!(
                     "the session did not take the order within {seconds} s: its program may be \
                      disconnected, or in a call that waits for a long kernel, so try again later"
-                )));
+                ));
             }
         });
     }

@@ -325,6 +325,7 @@ fn receive(
         }
         EarlierHome::File(file) => {
             let began = Instant::now();
+            served.transfer.orders().begin();
             let read = served.read_file(&file);
             let bytes = read.map_err(|error| error.to_string())?;
             introduce(served.transfer.identity(), &served.memory);

@@ -12,7 +12,7 @@ use paragpu_protocol::handshake::Stays;
 use crate::session::Session;
 use crate::testing::device::TestDevice;
 use crate::testing::guest::{Guest, pair, setup};
-use crate::transfer::orders::{CheckpointTarget, Order, Orders, Report};
+use crate::transfer::orders::{CheckpointTarget, Giver, Order, Orders, Report};
 
 /// A guest that sends frames without end that are not calls.
 struct Endless;
@@ -94,13 +94,13 @@ fn an_order_that_comes_before_the_session_waits_for_calls_is_carried_out() {
         },
         end: false,
     };
-    assert!(orders.give(checkpoint()));
+    assert!(orders.give(checkpoint(), Giver::Daemon));
     let guest = Guest::with_orders(Arc::clone(&orders));
     for later in [true, false] {
         let report = reports.recv_timeout(Duration::from_secs(20)).unwrap();
         assert!(matches!(report, Report::Done(_)), "{report:?}");
         if later {
-            assert!(orders.give(checkpoint()));
+            assert!(orders.give(checkpoint(), Giver::Daemon));
         }
     }
     guest.goodbye();

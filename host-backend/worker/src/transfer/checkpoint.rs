@@ -73,9 +73,11 @@ impl Task for Checkpoint {
             }
             Ok(false) => return Ok(Some(self)),
             Err(NotStopped::Continues(reason)) => Err(reason),
-            Err(NotStopped::Ended(end)) => return Err(end),
+            Err(NotStopped::Ended(end)) => return Err(broken_off(session, end)),
         };
         let orders = session.transfer.orders();
+        // Without the daemon that ordered it, the session could not be restored for its program.
+        let ends = self.end && orders.is_heard();
         match written {
             Ok(bytes) => orders.report(Report::Done(Figures {
                 bytes,
@@ -91,7 +93,7 @@ impl Task for Checkpoint {
                 return Ok(None);
             }
         }
-        match self.end {
+        match ends {
             true => Err(SessionEnd::PutAway),
             false => Ok(None),
         }
@@ -100,6 +102,21 @@ impl Task for Checkpoint {
     fn attempts(&self) -> &Attempts {
         &self.attempts
     }
+}
+
+/// Ends the checkpoint because the session or its connection ended.
+fn broken_off(session: &Session, end: SessionEnd) -> SessionEnd {
+    let reason = match &end {
+        // This worker's exit tells the daemon.
+        SessionEnd::Goodbye => return end,
+        SessionEnd::Connection(error) if error.is_loss() => {
+            "the program lost its connection while the session was being checkpointed: try again"
+                .to_owned()
+        }
+        end => format!("the session ended during its checkpoint: {end}"),
+    };
+    session.transfer.orders().report(Report::Failed(reason));
+    end
 }
 
 impl Session {

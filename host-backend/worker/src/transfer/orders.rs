@@ -61,11 +61,38 @@ pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The queue of a session's orders.
+/// Who hears of an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Giver {
+    /// The daemon that gave it.
+    Daemon,
+    /// Nobody: the worker gave it itself, or the daemon that gave it is gone. A later daemon
+    /// would take its reports for those of an order of its own.
+    Nobody,
+}
+
+/// The order of a session, one at most.
+///
+/// ```text
+///           give              take                 Done or Failed is reported
+///   Free ─────────▶ Waiting ─────────▶ Underway ──────────────────────────────▶ Free
+///    ▲                 │
+///    └─────────────────┘ it is withdrawn, or its daemon is gone
+/// ```
+#[derive(Debug)]
+enum Place {
+    Free,
+    Waiting(Order, Giver),
+    /// The session's thread carries it out.
+    Underway(Giver),
+}
+
+/// The daemon's orders to a session, one after the other.
 pub struct Orders {
+    /// Whether one is [`Waiting`](Place::Waiting).
     waiting: AtomicBool,
-    order: Mutex<Option<Order>>,
-    /// Number of orders given; changed under the lock of `order`.
+    place: Mutex<Place>,
+    /// Number of orders given; changed under the lock of `place`.
     given: AtomicU64,
     /// Notified when the order is taken.
     taken: Condvar,
@@ -88,7 +115,7 @@ impl Orders {
     pub fn new(report: impl Fn(Report) + Send + Sync + 'static) -> Self {
         Self {
             waiting: AtomicBool::new(false),
-            order: Mutex::new(None),
+            place: Mutex::new(Place::Free),
             given: AtomicU64::new(0),
             taken: Condvar::new(),
             resumed: AtomicBool::new(false),
@@ -98,18 +125,23 @@ impl Orders {
         }
     }
 
-    /// Queues an order. False if another one is queued.
-    pub fn give(&self, order: Order) -> bool {
-        let mut place = self.order.lock();
-        if place.is_some() {
+    /// Queues an order. False if an earlier one is not complete.
+    pub fn give(&self, order: Order, giver: Giver) -> bool {
+        let mut place = self.place.lock();
+        if !matches!(*place, Place::Free) {
             return false;
         }
-        *place = Some(order);
+        *place = Place::Waiting(order, giver);
         self.given.fetch_add(1, Ordering::Relaxed);
         self.waiting.store(true, Ordering::Release);
         drop(place);
         self.wake();
         true
+    }
+
+    /// Begins with what the daemon ordered together with the session: its restore.
+    pub(crate) fn begin(&self) {
+        *self.place.lock() = Place::Underway(Giver::Daemon);
     }
 
     /// Interrupts the session's wait for calls.
@@ -124,29 +156,55 @@ impl Orders {
         if !self.waiting.load(Ordering::Relaxed) {
             return None;
         }
-        let mut place = self.order.lock();
-        // Before the place is free: the next order sets it again.
+        let mut place = self.place.lock();
+        let Place::Waiting(_, giver) = *place else {
+            return None;
+        };
         self.waiting.store(false, Ordering::Release);
         self.taken.notify_all();
-        place.take()
+        match std::mem::replace(&mut *place, Place::Underway(giver)) {
+            Place::Waiting(order, _) => Some(order),
+            Place::Free | Place::Underway(_) => None,
+        }
     }
 
     /// Withdraws the queued order if the session's thread does not take it within `patience`.
     /// It may be in a call of the device that does not return. Returns whether it was
     /// withdrawn.
     pub(crate) fn withdraw_after(&self, patience: Duration) -> bool {
-        let mut place = self.order.lock();
+        let mut place = self.place.lock();
         let number = self.given.load(Ordering::Relaxed);
-        let waits = |place: &mut Option<Order>| {
-            place.is_some() && self.given.load(Ordering::Relaxed) == number
+        let waits = |place: &mut Place| {
+            matches!(place, Place::Waiting(..)) && self.given.load(Ordering::Relaxed) == number
         };
         self.taken.wait_while_for(&mut place, waits, patience);
         let is_late = waits(&mut place);
         if is_late {
-            self.waiting.store(false, Ordering::Release);
-            *place = None;
+            self.withdraw(&mut place);
         }
         is_late
+    }
+
+    fn withdraw(&self, place: &mut Place) {
+        self.waiting.store(false, Ordering::Release);
+        *place = Place::Free;
+        self.taken.notify_all();
+    }
+
+    /// Handles the loss of the daemon. An order that waits is withdrawn; nobody hears of one
+    /// that is underway.
+    pub(crate) fn lose_daemon(&self) {
+        let mut place = self.place.lock();
+        match &mut *place {
+            Place::Waiting(_, Giver::Daemon) => self.withdraw(&mut place),
+            Place::Underway(giver) => *giver = Giver::Nobody,
+            Place::Free | Place::Waiting(_, Giver::Nobody) => {}
+        }
+    }
+
+    /// Whether the daemon that gave the order underway is still there.
+    pub(crate) fn is_heard(&self) -> bool {
+        !matches!(*self.place.lock(), Place::Underway(Giver::Nobody))
     }
 
     /// Asks the daemon whether a stopped session may execute a call. An answer to an earlier
@@ -182,9 +240,30 @@ impl Orders {
         *self.wake.lock() = Some(wake);
     }
 
-    /// Reports to the daemon. A reason may quote the guest or the other host, and is cut: the
-    /// report must fit a packet.
+    /// Reports to the daemon about the order underway, the guest, or the session.
     pub(crate) fn report(&self, report: Report) {
+        let is_of_order = !matches!(report, Report::Left(_) | Report::Stayed(_));
+        let mut place = self.place.lock();
+        let is_heard = !matches!(*place, Place::Underway(Giver::Nobody));
+        if matches!(report, Report::Done(_) | Report::Failed(_))
+            && matches!(*place, Place::Underway(_))
+        {
+            *place = Place::Free;
+        }
+        drop(place);
+        match is_heard || !is_of_order {
+            true => self.send(report),
+            false => tracing::debug!(?report, "nobody hears of the order"),
+        }
+    }
+
+    /// Reports that an order is not carried out.
+    pub(crate) fn refuse(&self, reason: String) {
+        self.send(Report::Failed(reason));
+    }
+
+    /// A reason may quote the guest or the other host, and is cut: the report must fit a packet.
+    fn send(&self, report: Report) {
         (self.report)(match report {
             Report::Failed(reason) => Report::Failed(cut(&reason)),
             Report::Stayed(reason) => Report::Stayed(cut(&reason)),
@@ -211,6 +290,10 @@ mod tests {
         }
     }
 
+    fn done() -> Report {
+        Report::Done(Figures::default())
+    }
+
     #[test]
     fn an_order_that_follows_one_that_is_taken_is_not_lost() {
         const ORDERS: u32 = 20_000;
@@ -219,17 +302,20 @@ mod tests {
         std::thread::scope(|scope| {
             let giver = scope.spawn(|| {
                 for _ in 0..ORDERS {
-                    while !orders.give(order()) {
+                    while !orders.give(order(), Giver::Daemon) {
                         // One that was given is seen, or was taken meanwhile.
                         let waits = orders.waiting.load(Ordering::Acquire);
-                        assert!(waits || orders.order.lock().is_none());
+                        assert!(waits || !matches!(*orders.place.lock(), Place::Waiting(..)));
                     }
                 }
             });
             loop {
                 let was_last = giver.is_finished();
                 match orders.take() {
-                    Some(_) => taken += 1,
+                    Some(_) => {
+                        taken += 1;
+                        orders.report(done());
+                    }
                     None if was_last => break,
                     None => {}
                 }
@@ -281,19 +367,63 @@ mod tests {
         let orders = Orders::new(drop);
         let short = Duration::from_millis(10);
         assert!(!orders.withdraw_after(short), "there is none");
-        assert!(orders.give(order()));
+        assert!(orders.give(order(), Giver::Daemon));
         assert!(orders.withdraw_after(short));
         assert!(orders.take().is_none());
         // The next one is another.
-        assert!(orders.give(order()));
+        assert!(orders.give(order(), Giver::Daemon));
         let long = Duration::from_secs(60);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| orders.withdraw_after(long));
             assert!(orders.take().is_some());
-            assert!(orders.give(order()));
+            orders.report(done());
+            assert!(orders.give(order(), Giver::Daemon));
             assert!(orders.take().is_some());
             assert!(!waits.join().unwrap());
         });
+    }
+
+    #[test]
+    fn an_order_waits_for_the_end_of_the_one_underway() {
+        let orders = Orders::new(drop);
+        for ends in [done(), Report::Failed("it cannot".into())] {
+            assert!(orders.give(order(), Giver::Daemon));
+            assert!(!orders.give(order(), Giver::Daemon), "one waits");
+            assert!(orders.take().is_some());
+            orders.refuse("another one is underway".into());
+            orders.report(Report::Held(Step::Copied));
+            assert!(!orders.give(order(), Giver::Daemon), "it is underway");
+            orders.report(ends);
+        }
+    }
+
+    #[test]
+    fn a_later_daemon_hears_nothing_of_an_earlier_order() {
+        let (say, said) = std::sync::mpsc::channel();
+        let orders = Orders::new(move |report| say.send(report).unwrap());
+        let reports = || said.try_iter().collect::<Vec<_>>();
+        for giver in [Giver::Daemon, Giver::Nobody] {
+            assert!(orders.give(order(), giver));
+            assert!(orders.take().is_some());
+            assert_eq!(orders.is_heard(), giver == Giver::Daemon);
+            orders.lose_daemon();
+            assert!(!orders.is_heard());
+            assert!(!orders.give(order(), Giver::Daemon), "it is underway");
+            orders.report(Report::Held(Step::Copied));
+            let left = Report::Left(Route::default());
+            orders.report(left.clone());
+            assert_eq!(reports(), [left], "a guest may look for the session here");
+            orders.report(done());
+            assert_eq!(reports(), []);
+            assert!(orders.is_heard());
+        }
+        // One that waits is not carried out, unless it is the worker's own.
+        for (giver, stays) in [(Giver::Daemon, false), (Giver::Nobody, true)] {
+            assert!(orders.give(order(), giver));
+            orders.lose_daemon();
+            assert_eq!(orders.take().is_some(), stays);
+            orders.report(done());
+        }
     }
 
     #[test]
