@@ -369,6 +369,7 @@ impl Broker {
         self.workers.kill_overdue(now);
         self.answer_listings(now);
         self.end_overdue_migrations(now);
+        self.end_silence(now);
         let expiry = self.workers.end_expired(now);
         let leases = self.keep_leases(now);
         let agents = self.close_idle_agents(now);

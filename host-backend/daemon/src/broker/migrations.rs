@@ -313,7 +313,7 @@ impl Broker {
         let mut fds: Vec<BorrowedFd<'_>> = vec![link.as_fd()];
         fds.extend(gates.into_iter().flatten().map(OwnedFd::as_fd));
         let kind = Kind::Migration(id);
-        self.order(key, Ordered { console, kind }, &message, &fds)?;
+        self.order(key, Ordered::new(console, kind), &message, &fds)?;
         Ok(key)
     }
 
@@ -491,16 +491,12 @@ impl Broker {
             communicator: communicator.to_owned(),
             address,
         });
-        let began = Instant::now();
-        let ordered = Ordered {
-            console,
-            kind: Kind::Relocation {
-                id,
-                communicator: communicator.to_owned(),
-                began,
-            },
+        let kind = Kind::Relocation {
+            id,
+            communicator: communicator.to_owned(),
+            began: Instant::now(),
         };
-        self.order(key, ordered, &message, &[])?;
+        self.order(key, Ordered::new(console, kind), &message, &[])?;
         Ok(key)
     }
 

@@ -8,7 +8,7 @@ use paragpu_control::admin::{Activity, Figures};
 use paragpu_control::worker::Route;
 
 use super::migration::{Departed, Migration};
-use super::order::{Kind, Ordered, Outcome, Parked, Restoring};
+use super::order::{Kind, NOBODY, Ordered, Outcome, Parked, Restoring, Silence};
 use super::schedules::Schedules;
 use super::workers::Workers;
 use crate::handshake::{Guest, SessionRequest};
@@ -84,6 +84,27 @@ impl Operations {
         self.orders.remove(&key)
     }
 
+    /// Records that a worker sent something.
+    pub fn hear(&mut self, key: u64) {
+        if let Some(ordered) = self.orders.get_mut(&key) {
+            ordered.silence.hear(Instant::now());
+        }
+    }
+
+    /// The workers that have been silent for so long that something is due.
+    pub fn silent(&mut self, now: Instant) -> Vec<(u64, Silence)> {
+        let orders = self.orders.iter_mut();
+        let due = orders.filter_map(|(key, it)| Some((*key, it.silence.advance(now)?)));
+        due.collect()
+    }
+
+    /// Lets nobody wait for a worker's order any longer. Returns who did.
+    pub fn abandon(&mut self, key: u64) -> Option<(u64, &Kind)> {
+        let ordered = self.orders.get_mut(&key)?;
+        let console = std::mem::replace(&mut ordered.console, NOBODY);
+        Some((console, &ordered.kind))
+    }
+
     /// The migration that a worker was ordered to take part in.
     pub fn migration_of(&mut self, key: u64) -> Option<(u64, &mut Migration)> {
         match self.orders.get(&key)?.kind {
@@ -149,7 +170,9 @@ impl Operations {
         let together = migrations.filter_map(|migration| migration.stage.deadline());
         let restores = self.restores.iter().map(|waiting| waiting.until);
         let relocations = self.relocations().map(|(_, until)| until);
-        let all = together.chain(restores).chain(relocations);
+        let silences = self.orders.values();
+        let silences = silences.filter_map(|ordered| ordered.silence.deadline());
+        let all = together.chain(restores).chain(relocations).chain(silences);
         all.chain(self.schedules.next()).min()
     }
 

@@ -19,6 +19,63 @@ pub(super) type Outcome = Result<Figures, String>;
 pub(super) struct Ordered {
     pub(super) console: u64,
     pub(super) kind: Kind,
+    pub(super) silence: Silence,
+}
+
+impl Ordered {
+    /// One that begins now.
+    pub(super) fn new(console: u64, kind: Kind) -> Self {
+        Self {
+            console,
+            kind,
+            silence: Silence::Heard(Instant::now()),
+        }
+    }
+}
+
+/// When a worker with an order last sent something. A thread of the worker answers the daemon
+/// whatever the session does, unless the process is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// Then.
+    Heard(Instant),
+    /// Then, and it was asked for its counters since.
+    Asked(Instant),
+    /// Too long ago: its operator does not wait any longer.
+    TooLong,
+}
+
+impl Silence {
+    /// Silence after which a worker is asked.
+    const ASKED_AFTER: Duration = Duration::from_secs(20);
+    /// The longest silence for which an operator waits.
+    pub(super) const LONGEST: Duration = Duration::from_secs(60);
+
+    /// When the next state is due.
+    pub(super) fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Heard(at) => Some(at + Self::ASKED_AFTER),
+            Self::Asked(at) => Some(at + Self::LONGEST),
+            Self::TooLong => None,
+        }
+    }
+
+    /// Enters the next state if it is due, and returns it.
+    pub(super) fn advance(&mut self, now: Instant) -> Option<Self> {
+        self.deadline().filter(|deadline| *deadline <= now)?;
+        *self = match *self {
+            Self::Heard(at) => Self::Asked(at),
+            Self::Asked(_) | Self::TooLong => Self::TooLong,
+        };
+        Some(*self)
+    }
+
+    /// The worker sent something.
+    pub(super) fn hear(&mut self, now: Instant) {
+        if *self != Self::TooLong {
+            *self = Self::Heard(now);
+        }
+    }
 }
 
 /// The order.
@@ -60,7 +117,7 @@ pub(super) struct Wanted {
 }
 
 /// Copies that are restored one after another.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Copies {
     /// How many there will be.
     pub(super) all: u32,
@@ -69,6 +126,14 @@ pub(super) struct Copies {
     /// Bytes read for these.
     pub(super) bytes: u64,
     pub(super) began: Instant,
+}
+
+impl Copies {
+    /// How far the order came that ends with an error.
+    pub(super) fn failed(&self, error: &str) -> String {
+        let Self { done, all, .. } = self;
+        format!("{done} of {all} copies are restored: {error}")
+    }
 }
 
 /// A restore that waits for a worker.
@@ -99,5 +164,30 @@ impl Parked {
             until: Instant::now() + left,
             guests: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_worker_is_asked_and_then_given_up() {
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut silence = Silence::Heard(began);
+        assert_eq!(silence.advance(at(19)), None);
+        assert_eq!(silence.advance(at(20)), Some(Silence::Asked(began)));
+        assert_eq!(
+            silence.advance(at(59)),
+            None,
+            "it has the rest of the minute"
+        );
+        silence.hear(at(59));
+        assert_eq!(silence.advance(at(78)), None, "it answered");
+        assert_eq!(silence.advance(at(79)), Some(Silence::Asked(at(59))));
+        assert_eq!(silence.advance(at(119)), Some(Silence::TooLong));
+        silence.hear(at(120));
+        assert_eq!(silence.deadline(), None, "the operator was answered");
     }
 }

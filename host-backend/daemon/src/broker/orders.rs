@@ -10,7 +10,7 @@ use paragpu_control::state::StateError;
 use paragpu_control::worker::{Progress, ToWorker};
 
 use super::Broker;
-use super::order::{Kind, Ordered, Outcome};
+use super::order::{Kind, Ordered, Outcome, Silence, Wanted};
 use super::unnamed_checkpoint::UnnamedCheckpoint;
 use crate::console::Console;
 use crate::notes::CheckpointSchedule;
@@ -114,7 +114,7 @@ impl Broker {
             fresh: fresh.clone(),
         };
         let fds: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
-        let ordered = self.order(key, Ordered { console, kind }, &message, &fds);
+        let ordered = self.order(key, Ordered::new(console, kind), &message, &fds);
         if let (Err(_), Some(fresh)) = (&ordered, fresh) {
             fresh.remove();
         }
@@ -166,7 +166,7 @@ impl Broker {
 
     /// Handles the end of an order.
     pub(super) fn order_over(&mut self, key: u64, outcome: Outcome) {
-        let Some(Ordered { console, kind }) = self.operations.finish(key) else {
+        let Some(Ordered { console, kind, .. }) = self.operations.finish(key) else {
             return;
         };
         let outcome = match &kind {
@@ -228,6 +228,47 @@ impl Broker {
         };
         self.answer(console, &response);
         self.bring_back();
+        self.requests(console);
+    }
+
+    /// Asks silent workers with orders for a sign of life, and answers for those that gave none.
+    /// Such an order remains: the worker may still carry it out.
+    pub(super) fn end_silence(&mut self, now: Instant) {
+        for (key, silence) in self.operations.silent(now) {
+            match silence {
+                Silence::TooLong => self.abandon_order(key),
+                Silence::Heard(_) | Silence::Asked(_) => {
+                    if let Some(worker) = self.workers.get_mut(key) {
+                        worker.query();
+                    }
+                }
+            }
+        }
+    }
+
+    fn abandon_order(&mut self, key: u64) {
+        let session = self.workers.served_by(key).map_or(0, |it| it.facts.session);
+        let Some((console, kind)) = self.operations.abandon(key) else {
+            return;
+        };
+        let mut error = format!(
+            "the worker of session {session} has not answered for {} s: it may be stopped, and \
+             carry out the order later, unless `paragpu end {session}` ends it",
+            Silence::LONGEST.as_secs()
+        );
+        tracing::warn!(session, "a worker with an order does not answer");
+        match kind {
+            Kind::Migration(id) | Kind::Relocation { id, .. } => {
+                let id = *id;
+                return self.member_over(id, key, Err(error));
+            }
+            Kind::Copy(Wanted {
+                copies: Some(copies),
+                ..
+            }) => error = copies.failed(&error),
+            Kind::Copy(_) | Kind::State { .. } | Kind::Restore => {}
+        }
+        self.answer(console, &Response::Error { error });
         self.requests(console);
     }
 

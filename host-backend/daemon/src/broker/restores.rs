@@ -153,7 +153,7 @@ impl Broker {
             }
             None => Kind::Restore,
         };
-        self.operations.begin(key, Ordered { console, kind });
+        self.operations.begin(key, Ordered::new(console, kind));
         Ok(())
     }
 
@@ -197,29 +197,27 @@ impl Broker {
         let Some(copies) = &mut wanted.copies else {
             return;
         };
-        let (done, all) = (copies.done, copies.all);
+        if let Ok(figures) = &outcome {
+            copies.done += 1;
+            copies.bytes += figures.bytes;
+        }
+        let copies = *copies;
         let next = match outcome {
-            Ok(figures) => {
-                copies.done += 1;
-                copies.bytes += figures.bytes;
-                let total = Response::Done(Figures {
-                    bytes: copies.bytes,
-                    total_ms: copies.began.elapsed().as_secs_f64() * 1e3,
-                    ..Figures::default()
-                });
-                match copies.done < all {
-                    true => self.restore(console, wanted, deadline()).map(|()| None),
-                    false => Ok(Some(total)),
-                }
-                .map_err(|error| (done + 1, error))
+            Ok(_) if copies.done < copies.all => {
+                self.restore(console, wanted, deadline()).map(|()| None)
             }
-            Err(error) => Err((done, error)),
+            Ok(_) => Ok(Some(Response::Done(Figures {
+                bytes: copies.bytes,
+                total_ms: copies.began.elapsed().as_secs_f64() * 1e3,
+                ..Figures::default()
+            }))),
+            Err(error) => Err(error),
         };
         match next {
             Ok(None) => return,
             Ok(Some(response)) => self.answer(console, &response),
-            Err((done, error)) => {
-                let error = format!("{done} of {all} copies are restored: {error}");
+            Err(error) => {
+                let error = copies.failed(&error);
                 self.answer(console, &Response::Error { error });
             }
         }

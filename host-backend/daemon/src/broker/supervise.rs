@@ -117,6 +117,9 @@ impl Broker {
                 return;
             };
             let (ordinal, pid) = (worker.ordinal, worker.pid);
+            if news.is_some() {
+                self.operations.hear(key);
+            }
             match news {
                 None => {
                     if worker.control.is_some() {
