@@ -1,9 +1,9 @@
 //! The command line, and the settings checked from it.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use paragpu_protocol::is_vm_name;
 use tracing::level_filters::LevelFilter;
 
 use crate::Error;
@@ -81,19 +81,12 @@ pub struct Settings {
     pub socket_mode: u32,
 }
 
-/// Maximum number of bytes of a VM's name.
-const MAX_VM_NAME: usize = 64;
-
 impl TryFrom<Arguments> for Settings {
     type Error = Error;
 
     fn try_from(arguments: Arguments) -> Result<Self, Error> {
         // The name is part of paths. systemd's `%I` makes a slash of a dash.
-        let good = |c: char| c.is_ascii_graphic() && c != '/';
-        // An address is the name of a guest over TCP.
-        let is_address = arguments.vm.parse::<IpAddr>().is_ok();
-        let is_good = arguments.vm.chars().all(good) && !is_address;
-        if arguments.vm.is_empty() || arguments.vm.len() > MAX_VM_NAME || !is_good {
+        if !is_vm_name(&arguments.vm, |c| c.is_ascii_graphic() && c != '/') {
             return Err(Error::VmName(arguments.vm));
         }
         Ok(Self {

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
+use paragpu_protocol::{MAX_VM_NAME, is_vm_name};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::extensions::GeneralName;
@@ -56,8 +57,6 @@ fn address(bytes: &[u8]) -> Option<String> {
 }
 
 const SCHEME: &str = "paragpu:vm/";
-/// Maximum number of bytes of a VM's name.
-pub const MAX_VM_NAME: usize = 64;
 
 /// The contents of a guest's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,10 +157,7 @@ impl Identity {
 
 /// Checks a VM's name for use in a certificate.
 fn check_name(vm: &str) -> Result<(), String> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-~".contains(&byte);
-    let fits = (1..=MAX_VM_NAME).contains(&vm.len()) && vm.bytes().all(plain);
-    // A name such as 10.0.0.2 would be mistaken for an address, whose limits then apply.
-    if !fits || vm.parse::<IpAddr>().is_ok() {
+    if !is_vm_name(vm, |c| c.is_ascii_alphanumeric() || "._-~".contains(c)) {
         let start: String = vm.chars().take(MAX_VM_NAME).collect();
         return Err(format!(
             "names the VM {start:?}: a name has 1 to {MAX_VM_NAME} letters, digits and . _ - ~, and \

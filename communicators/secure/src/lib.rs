@@ -44,6 +44,6 @@ pub use credentials::{Credentials, Files, KeyLifetime};
 pub use error::{CertificateError, Error};
 pub use handshake::{Handshake, MAX_READ};
 #[cfg(feature = "identity")]
-pub use identity::{Described, Identity, MAX_VM_NAME, describe};
+pub use identity::{Described, Identity, describe};
 pub use record::{Opener, Sealer, Secured, state};
 pub use rustls;

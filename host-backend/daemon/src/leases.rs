@@ -14,6 +14,7 @@ use paragpu_communicator_secure::Identity;
 use paragpu_config::host;
 use paragpu_control::lease::{Claim, PREFIX};
 use paragpu_pool::slurm;
+use paragpu_protocol::MAX_VM_NAME;
 
 use crate::jobs::{Jobs, Running};
 
@@ -474,11 +475,9 @@ fn until_next_look(took: Duration) -> Duration {
 /// Users can reclaim only their own leases.
 fn check_owner(vm: &str, uid: u32) -> Result<(), String> {
     let own = format!("{PREFIX}{uid}-");
-    match vm.strip_prefix(&own) {
-        // As long as the names of VMs are.
-        Some(rest) if vm.len() <= 64 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
-            Ok(())
-        }
+    let rest = vm.strip_prefix(&own).filter(|_| vm.len() <= MAX_VM_NAME);
+    match rest {
+        Some(rest) if rest.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Ok(()),
         _ => Err("the lease to continue belongs to another user".into()),
     }
 }

@@ -3,17 +3,16 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use paragpu_communicator_secure::{Identity, MAX_VM_NAME};
-
+use paragpu_communicator_secure::Identity;
 use paragpu_config::host::Host;
 use paragpu_control::account::{Account, Book, SLOTS};
 use paragpu_control::peer;
 use paragpu_control::socket::Control;
 use paragpu_control::worker::ToWorker;
+use paragpu_protocol::{MAX_VM_NAME, is_vm_name};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -539,8 +538,7 @@ fn vm_of_unit(groups: &str) -> Option<&str> {
 /// Checks that a name cannot be mistaken for that of a user, address or context
 /// identifier, whose limits would then apply.
 fn check_name(vm: &str) -> Result<(), String> {
-    let printable = vm.bytes().all(|byte| byte.is_ascii_graphic());
-    if vm.is_empty() || vm.len() > MAX_VM_NAME || !printable || vm.parse::<IpAddr>().is_ok() {
+    if !is_vm_name(vm, |c| c.is_ascii_graphic()) {
         return Err(format!(
             "{:?} is not a valid VM name: use 1 to {MAX_VM_NAME} printable ASCII characters, no \
              blanks, and not an IP address",

@@ -29,8 +29,10 @@ pub mod reply;
 pub mod status;
 pub mod table;
 pub mod types;
+mod vm_name;
 
 pub use chain::chain;
+pub use vm_name::{MAX_VM_NAME, is_vm_name};
 
 /// Gives every decoder of this crate `data`; for fuzzing. Whatever decodes must
 /// encode to the same bytes again.

@@ -1,13 +1,11 @@
 //! The names of VMs.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 
-use crate::Error;
+use paragpu_protocol::is_vm_name;
 
-/// Maximum number of bytes of a VM's name, as in the device process.
-const MAX: usize = 64;
+use crate::Error;
 
 /// The name of a VM for the daemon, the device process and its unit. It is part of the
 /// socket's path and of the unit's name, unchanged in both.
@@ -30,9 +28,7 @@ impl FromStr for VmName {
         // A unit's instance name may begin with any character, but an argument of a command
         // must not begin with a dash.
         let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-        // The device process refuses an address, which is the name of a guest over TCP.
-        let is_address = text.parse::<IpAddr>().is_ok();
-        if begins && !is_address && text.len() <= MAX && text.chars().all(good) {
+        if begins && is_vm_name(text, good) {
             Ok(Self(text.to_owned()))
         } else {
             Err(Error::VmName(text.to_owned()))
