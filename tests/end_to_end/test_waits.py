@@ -45,6 +45,14 @@ static void hold(const char *how) {
     if (!std::strcmp(how, "function")) MUST(cudaLaunchHostFunc(held, wait, nullptr));
     if (!std::strcmp(how, "callback")) MUST(cudaStreamAddCallback(held, wait_callback, nullptr, 0));
     if (!std::strcmp(how, "kernel")) until<<<1, 1, 0, held>>>(words + 2);
+    if (!std::strcmp(how, "copy")) {
+        // Takes all of the window's slots.
+        static std::vector<char> bytes(16 << 20);
+        void *device;
+        MUST(cudaMalloc(&device, bytes.size()));
+        MUST(cudaLaunchHostFunc(held, wait, nullptr));
+        MUST(cudaMemcpyAsync(device, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, held));
+    }
     if (!std::strcmp(how, "word")) {
         CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
         driver("cuStreamWaitValue32", wait_value);
@@ -91,6 +99,7 @@ int main(int, char **arguments) {
         for (void *block : blocks) MUST(cudaFreeAsync(block, free_stream));
         MUST(cudaDeviceGetDefaultMemPool(&pool, 0));
         MUST(cudaMemPoolTrimTo(pool, 0));
+        MUST(cudaMemcpyAsync(found, words + 1, sizeof *words, cudaMemcpyDeviceToHost, free_stream));
         MUST(cudaMemsetAsync(words + 2, 1, sizeof *words, free_stream));
         MUST(cudaStreamSynchronize(free_stream));
         open();
@@ -120,6 +129,10 @@ class Waits(unittest.TestCase):
         cases = [(how, *counts) for how in kinds for counts in ((300, 1), (1, 1000))]
         with harness.Daemon() as daemon:
             self.continues(daemon, cases, harness.HOST_COMMUNICATORS)
+
+    def test_small_copies_beside_a_large_one_that_waits(self):
+        with harness.Daemon() as daemon:
+            self.continues(daemon, [("copy", 1, 1)], ("shm",))
 
     def test_in_turns_of_a_gpu_with_shares(self):
         cases = [(how, 100, 100) for how in ("function", "callback", "graph", "event", "word")]

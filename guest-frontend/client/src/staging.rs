@@ -101,6 +101,12 @@ impl Staging {
         Ok(slot)
     }
 
+    /// As [`take`](Self::take), but waits for no copy. `None` if all are in use.
+    pub(crate) fn take_free(&self, link: &Link) -> Result<Option<Slot<'_>>> {
+        self.register(link)?;
+        Ok(self.try_take())
+    }
+
     /// A free slot whose last copy is complete, if there is one. The first, so that those
     /// that are used stay in the processor's caches.
     pub(crate) fn try_take(&self) -> Option<Slot<'_>> {

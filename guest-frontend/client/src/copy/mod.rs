@@ -216,10 +216,18 @@ impl Copies {
             source += copied as u64;
             destination = destination.from(copied);
         }
-        match self.slots_for(destination.len(), 0) {
-            Some(staging) if destination.len() <= SLOT => {
-                self.take_out(staging, &destination, source, stream)
-            }
+        let staging = self.slots_for(destination.len(), 0);
+        let (staging, small) = match destination.len() <= SLOT {
+            true => (None, staging),
+            false => (staging, None),
+        };
+        // Slots may be busy for as long as another thread's stream.
+        if let Some(staging) = small
+            && let Some(slot) = staging.take_free(&self.link)?
+        {
+            return self.take_out(&slot, &destination, source, stream);
+        }
+        match staging {
             Some(staging) => {
                 self.streams.sleep_before_waiting(stream)?;
                 self.stage_out(staging, &destination, source, stream)?;
@@ -418,15 +426,15 @@ impl Copies {
     /// Receives the bytes through one slot, at the end of the stream's work.
     fn take_out(
         &self,
-        staging: &Staging,
+        slot: &Slot<'_>,
         destination: &HostRows,
         source: u64,
         stream: &Stream,
     ) -> Result<()> {
-        let (slot, size) = (staging.take(&self.link)?, destination.len());
+        let size = destination.len();
         self.post_copy(slot.address(), source, size as u64, stream, 0)?;
         self.streams.synchronize(stream)?;
-        self.empty(&slot, destination, 0, size)
+        self.empty(slot, destination, 0, size)
     }
 
     /// Copies the first `length` bytes of a slot to `at` in the program's memory.
