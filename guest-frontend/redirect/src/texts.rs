@@ -26,6 +26,8 @@ use crate::image::{Dynamic, FunctionStarts, Image, Raw};
 use crate::is_public;
 use crate::symbols::{BEFORE_13, Entry, LARGEST, NAME, ONLY_12, interface, is_entry};
 
+/// Places with known registration functions that are looked at, so that every search ends soon.
+const MAX_PLACES: usize = 8;
 /// Most functions that refer to their names; 13.5 has 442.
 const MAX_FUNCTIONS: usize = 640;
 /// Most functions of a release, for a set of them.
@@ -82,8 +84,11 @@ pub fn search<'a, R: Raw>(
         starts,
         dynamic,
     };
+    let mut places = 0;
     find::search(image, facts.registrations(), |place| {
+        places += usize::from(place.exact);
         if place.exact
+            && places <= MAX_PLACES
             && let Some(mut runtime) = object.behind(place)
             && runtime.is_complete(image, facts)
         {
