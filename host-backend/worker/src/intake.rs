@@ -13,17 +13,16 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Error as TravelError, Receiver, Wait};
 use paragpu_protocol::call::Class;
-use paragpu_protocol::codec::{Bytes, DecodeError, decode_all};
+use paragpu_protocol::codec::{DecodeError, decode_all, encode_all};
 use paragpu_protocol::frame::{CONTROL, Control, FrameHeader};
 use paragpu_protocol::handshake::Stays;
-use paragpu_protocol::table::CopyToDevice;
 
 use crate::calls::{execute, handler};
 use crate::error::{Fault, SessionEnd};
 use crate::session::Session;
 use crate::session::host_function::HostFunctions;
 use crate::session::link::At;
-use crate::staging::{Arrivals, Arrived, InPlace};
+use crate::staging::{Arrivals, Arrived};
 use crate::transfer::orders::Report;
 
 /// Maximum number of calls executed between two polls of the pending ones.
@@ -63,13 +62,9 @@ impl Session {
             self.take(header, payload)?;
             return Ok(true);
         }
-        match self.copies.inbound.arrived() {
-            None => return Err(TravelError::protocol("a call landed without a destination").into()),
-            Some(Arrived::Slot(memory, offset)) => {
-                self.take(header, memory.bytes(offset, header.payload_len()))?;
-            }
-            Some(Arrived::Place(place)) => self.take_in_place(header, &place)?,
-        }
+        let arrived = self.copies.inbound.arrived();
+        let nowhere = || TravelError::protocol("a call landed without a destination");
+        self.take_landed(header, &arrived.ok_or_else(nowhere)?)?;
         self.copies.inbound.clear();
         Ok(true)
     }
@@ -136,19 +131,15 @@ impl Session {
             .acknowledge(payload.len(), &mut self.replies.link)
     }
 
-    /// Executes a copy to the device whose data landed at its destination.
-    fn take_in_place(&mut self, header: FrameHeader, place: &InPlace) -> Result<(), SessionEnd> {
+    /// Executes a copy to the device whose data landed.
+    fn take_landed(&mut self, header: FrameHeader, arrived: &Arrived) -> Result<(), SessionEnd> {
         self.intake.admit(header, &mut self.replies.link)?;
-        let call = CopyToDevice {
-            destination: place.destination,
-            stream: place.stream,
-            data: Bytes(place.data.as_ref()),
-        };
+        let call = arrived.call();
         let copy = |session: &mut Self| {
             session.executed(header, |session, at| execute(session, at, &call, &[]))
         };
         if !self.in_turn(header, copy)? {
-            return Err(TravelError::protocol("a copy without a source is pending").into());
+            self.intake.queue(header, &encode_all(&call), false)?;
         }
         self.intake
             .acknowledge(header.payload_len(), &mut self.replies.link)

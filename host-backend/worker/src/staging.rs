@@ -12,7 +12,7 @@ use std::sync::Arc;
 use paragpu_communicator::Landing;
 use paragpu_device::{EventId, StreamId};
 use paragpu_protocol::call::WireCall;
-use paragpu_protocol::codec::Reader;
+use paragpu_protocol::codec::{Bytes, Reader};
 use paragpu_protocol::frame::FrameHeader;
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
@@ -62,37 +62,58 @@ const HEAD: usize = 20;
 /// Alignment of sources at which device copies are fast.
 const ALIGN: u64 = 64;
 
-/// A call that is being received into a slot, with its head and its data.
+/// A copy whose data is being received. Its head was decoded from a private copy of it, and is
+/// read nowhere else: a kernel of the guest may write to the memory where the data lands.
 #[derive(Debug, Clone, Copy)]
-struct InSlot {
-    slot: usize,
-    /// Offset in the mapping.
-    offset: u64,
+struct Receiving {
+    destination: u64,
+    stream: StreamHandle,
     length: usize,
+    place: Place,
 }
 
-/// A call whose data is received at its destination: device memory is memory of
-/// this process, and the copy would not have to wait.
+/// Where data is received.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct InPlace {
-    pub(crate) destination: u64,
-    pub(crate) stream: StreamHandle,
-    pub(crate) data: DeviceBytes,
+enum Place {
+    /// In staging memory.
+    Slot {
+        slot: usize,
+        /// Offset in the mapping.
+        offset: u64,
+    },
+    /// At its destination: device memory is memory of this process, and the copy would not
+    /// have to wait.
+    Device(DeviceBytes),
 }
 
-/// A call that is being received.
-#[derive(Debug, Clone, Copy)]
-enum Receiving {
-    Slot(InSlot),
-    Place(InPlace),
-}
-
-/// A call whose data landed.
+/// A copy whose data landed.
 #[derive(Debug)]
-pub(crate) enum Arrived {
-    /// The memory and the offset in it.
-    Slot(Arc<Mapping>, u64),
-    Place(InPlace),
+pub(crate) struct Arrived {
+    destination: u64,
+    stream: StreamHandle,
+    data: Data,
+}
+
+#[derive(Debug)]
+enum Data {
+    /// Bytes at an offset in staging memory.
+    Slot(Arc<Mapping>, u64, usize),
+    Device(DeviceBytes),
+}
+
+impl Arrived {
+    /// The copy. Its data may change; nothing here depends on the values.
+    pub(crate) fn call(&self) -> CopyToDevice<'_> {
+        let data = match &self.data {
+            Data::Slot(mapping, offset, length) => mapping.bytes(*offset, *length),
+            Data::Device(bytes) => bytes.as_ref(),
+        };
+        CopyToDevice {
+            destination: self.destination,
+            stream: self.stream,
+            data: Bytes(data),
+        }
+    }
 }
 
 /// Staging to the device. Copies fill one slot after another. A slot is free again when
@@ -207,37 +228,40 @@ impl Inbound {
 
     /// Whether this is the data of a call that landed at its destination.
     pub(crate) fn is_in_place(&self, bytes: &[u8]) -> bool {
-        matches!(self.landed, Some(Receiving::Place(place)) if place.data.as_ref().as_ptr() == bytes.as_ptr())
+        let Some(Place::Device(data)) = self.landed.map(|landed| landed.place) else {
+            return false;
+        };
+        data.as_ref().as_ptr() == bytes.as_ptr()
     }
 
-    /// The staged form of bytes that belong to the call whose data landed.
+    /// The staged form of bytes that are the data of the copy that landed.
     fn staged(&mut self, bytes: &[u8]) -> Option<Staged> {
-        let Some(Receiving::Slot(landed)) = self.landed else {
+        let landed = self.landed?;
+        let Place::Slot { slot, offset } = landed.place else {
             return None;
         };
-        let mapping = self.mapping.as_ref()?;
-        let address = bytes.as_ptr() as u64;
-        let first = mapping.address() + landed.offset;
-        let inside =
-            address >= first && address + bytes.len() as u64 <= first + landed.length as u64;
-        if !inside {
+        let address = self.mapping.as_ref()?.address() + offset;
+        if bytes.as_ptr() as u64 != address || bytes.len() != landed.length {
             return None;
         }
         self.landed = None;
-        self.fill(landed.slot, landed.offset + landed.length as u64);
-        Some(Staged {
-            address,
-            slot: landed.slot,
-        })
+        self.fill(slot, offset + landed.length as u64);
+        Some(Staged { address, slot })
     }
 
-    /// The call whose data landed.
+    /// The copy whose data landed.
     pub(crate) fn arrived(&self) -> Option<Arrived> {
-        Some(match self.landed? {
-            Receiving::Slot(landed) => {
-                Arrived::Slot(Arc::clone(self.mapping.as_ref()?), landed.offset)
+        let landed = self.landed?;
+        let data = match landed.place {
+            Place::Slot { offset, .. } => {
+                Data::Slot(Arc::clone(self.mapping.as_ref()?), offset, landed.length)
             }
-            Receiving::Place(place) => Arrived::Place(place),
+            Place::Device(data) => Data::Device(data),
+        };
+        Some(Arrived {
+            destination: landed.destination,
+            stream: landed.stream,
+            data,
         })
     }
 
@@ -284,44 +308,45 @@ pub(crate) struct Arrivals<'a> {
 }
 
 impl Arrivals<'_> {
-    /// Finds memory for a call with this head.
+    /// Finds memory for the `length` bytes behind this head. `None` if the head says that there
+    /// are others: decoding refuses the call.
     fn begin(&mut self, head: &[u8], length: usize) -> Option<Receiving> {
-        if let Some(place) = self.place(head, length) {
-            return Some(Receiving::Place(place));
-        }
-        self.slot(head, length).map(Receiving::Slot)
-    }
-
-    /// The destination of the data, if it may be written now.
-    fn place(&mut self, head: &[u8], length: usize) -> Option<InPlace> {
         let mut reader = Reader::new(head);
         let destination = reader.field().ok()?;
-        let stream: StreamHandle = reader.field().ok()?;
+        let stream = reader.field().ok()?;
         let count: u32 = reader.field().ok()?;
-        let id = self.streams.id(stream).ok()?;
-        let whole = usize::try_from(count).is_ok_and(|count| count == length);
-        let data = whole
-            .then(|| DeviceBytes::of(self.gpu.device(), destination, count.into(), id))
-            .flatten()?;
-        Some(InPlace {
+        if usize::try_from(count) != Ok(length) {
+            return None;
+        }
+        let place = match self.device(destination, stream, count) {
+            Some(data) => Place::Device(data),
+            None => self.slot(length)?,
+        };
+        Some(Receiving {
             destination,
             stream,
-            data,
+            length,
+            place,
         })
     }
 
-    /// Memory in a slot that aligns the data.
-    fn slot(&mut self, head: &[u8], length: usize) -> Option<InSlot> {
-        let lead = ALIGN - HEAD as u64;
-        let length = head.len() + length;
-        let Self { inbound, gpu, .. } = self;
-        let place = inbound.room(gpu, length as u64 + lead);
-        let offset = place.ok().flatten()? + lead;
-        let copied = inbound.mapping.as_ref()?.copy_in(offset, head);
-        copied.then_some(InSlot {
-            slot: inbound.current,
+    /// The destination of the data, if it may be written now.
+    fn device(
+        &mut self,
+        destination: u64,
+        stream: StreamHandle,
+        count: u32,
+    ) -> Option<DeviceBytes> {
+        let id = self.streams.id(stream).ok()?;
+        DeviceBytes::of(self.gpu.device(), destination, count.into(), id)
+    }
+
+    /// Memory in a slot.
+    fn slot(&mut self, length: usize) -> Option<Place> {
+        let offset = self.inbound.room(self.gpu, length as u64).ok()??;
+        Some(Place::Slot {
+            slot: self.inbound.current,
             offset,
-            length,
         })
     }
 }
@@ -342,18 +367,19 @@ impl Landing for Arrivals<'_> {
             let length = header.payload_len() - head.len();
             self.inbound.landed = self.begin(head, length);
         }
-        match self.inbound.landed {
-            None => false,
-            Some(Receiving::Place(place)) => {
+        let Some(landed) = self.inbound.landed else {
+            return false;
+        };
+        match landed.place {
+            Place::Device(data) => {
                 let mut count = 0;
-                place.data.fill(at, |memory| count = read(memory));
-                self.gpu.host_wrote(place.data.address(at), count as u64);
+                data.fill(at, |memory| count = read(memory));
+                self.gpu.host_wrote(data.address(at), count as u64);
                 true
             }
-            Some(Receiving::Slot(landed)) => self.inbound.mapping.as_ref().is_some_and(|mapping| {
-                let from = HEAD + at;
-                let rest = landed.length.saturating_sub(from);
-                mapping.fill(landed.offset + from as u64, rest, |memory| {
+            Place::Slot { offset, .. } => self.inbound.mapping.as_ref().is_some_and(|mapping| {
+                let rest = landed.length.saturating_sub(at);
+                mapping.fill(offset + at as u64, rest, |memory| {
                     read(memory);
                 })
             }),
@@ -361,11 +387,12 @@ impl Landing for Arrivals<'_> {
     }
 
     fn landed(&self, count: usize) -> &[u8] {
-        match (&self.inbound.landed, &self.inbound.mapping) {
-            (Some(Receiving::Place(place)), _) => place.data.first(count),
-            (Some(Receiving::Slot(landed)), Some(mapping)) if HEAD + count <= landed.length => {
-                mapping.bytes(landed.offset + HEAD as u64, count)
-            }
+        let Some(landed) = self.inbound.landed.as_ref().filter(|it| count <= it.length) else {
+            return &[];
+        };
+        match (&landed.place, &self.inbound.mapping) {
+            (Place::Device(data), _) => data.first(count),
+            (Place::Slot { offset, .. }, Some(mapping)) => mapping.bytes(*offset, count),
             _ => &[],
         }
     }

@@ -9,7 +9,7 @@ pub(crate) fn read(address: u64, bytes: &mut [u8]) {
 }
 
 /// Writes registered memory.
-pub(super) fn write(address: u64, bytes: &[u8]) {
+pub(crate) fn write(address: u64, bytes: &[u8]) {
     // SAFETY: as in read.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
 }

@@ -23,4 +23,4 @@ pub fn share_of_host_memory(limit: u64) -> io::Result<Share> {
 }
 
 #[cfg(test)]
-pub(crate) use memory_unsafe::read;
+pub(crate) use memory_unsafe::{read, write};

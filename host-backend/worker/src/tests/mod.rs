@@ -6,6 +6,7 @@ mod errors;
 mod graphs;
 mod green;
 mod host_words;
+mod landing;
 mod lanes;
 mod memory;
 mod objects;
