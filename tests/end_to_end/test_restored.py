@@ -5,8 +5,10 @@ import os
 import tempfile
 import unittest
 
+import harness
+
 from .guests import ask, eventually, only_session, rounds
-from .test_moves import TwoHosts, far, migrate, move
+from .test_moves import Sessions, TwoHosts, far, migrate, move
 
 WAITS = "is restored from a checkpoint of it and waits for the same program"
 COPY = "is a copy of it and waits for a clone of its program"
@@ -84,6 +86,29 @@ class Restored(TwoHosts):
             code, _, errors = ask(self.two, "restore", self.state, *copies)
             self.assertEqual(code, 1)
             self.one_sentence(errors, f"session {only_session(self.two)} of this host is the one")
+
+
+class Waiting(Sessions):
+    """A program whose session was checkpointed and ended."""
+
+    def test_one_that_ends_leaves_no_connection(self):
+        daemon = self.daemon(harness.Daemon)
+        guest = self.guest(daemon, "unix", "steps")
+        rounds(guest, 1)
+        with tempfile.TemporaryDirectory() as folder:
+            code, _, errors = ask(daemon, "checkpoint", only_session(daemon), folder, "--end")
+        self.assertEqual(code, 0, errors)
+        eventually(lambda: daemon.sessions() == [], "its worker is gone")
+        eventually(lambda: connections(daemon) == 1, "it waits")
+        guest.kill()
+        eventually(lambda: connections(daemon) == 0, "its connection is closed")
+
+
+def connections(daemon):
+    """Number of accepted connections of the socket for guests."""
+    with open("/proc/net/unix", encoding="utf-8") as file:
+        fields = [line.split() for line in file]
+    return sum(line[-1] == daemon.socket and line[5] == "03" for line in fields)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,7 @@ enum Polled {
     Pending(u64),
     Handshakes,
     Waiting(usize),
+    Parked,
     Control(u64),
     Process(u64),
     Emptied,
@@ -267,6 +268,9 @@ impl Broker {
             let flags = PollFlags::RDHUP;
             add(Polled::Waiting(position), waiting.guest.as_fd(), flags);
         }
+        for guest in self.operations.parked_guests() {
+            add(Polled::Parked, guest.as_fd(), PollFlags::RDHUP);
+        }
         for (key, scrape) in &self.inquiries.scrapes {
             if scrape.writing() {
                 add(Polled::Scrape(*key), scrape.as_fd(), PollFlags::OUT);
@@ -333,6 +337,7 @@ impl Broker {
             Polled::Pending(key) => self.advance(key),
             Polled::Handshakes => self.finish_handshake_steps(),
             Polled::Waiting(position) => self.arrivals.gave_up(position),
+            Polled::Parked => self.operations.forget_disconnected(),
             Polled::Control(key) => self.receive_from_worker(key, supervise::MESSAGES),
             Polled::Process(key) => self.exited(key),
             Polled::Emptied => self.spawning.empty_leftovers(),

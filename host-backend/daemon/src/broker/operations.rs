@@ -300,6 +300,19 @@ impl Operations {
         });
     }
 
+    /// The guests that wait for a session that is checkpointed.
+    pub fn parked_guests(&self) -> impl Iterator<Item = &Guest> {
+        let guests = self.parked.iter().flat_map(|parked| &parked.guests);
+        guests.map(|(guest, _)| guest)
+    }
+
+    /// Forgets those of them that have disconnected.
+    pub fn forget_disconnected(&mut self) {
+        for parked in &mut self.parked {
+            parked.guests.retain(|(guest, _)| guest.is_connected());
+        }
+    }
+
     /// Keeps a guest whose session is checkpointed. Returns the guest if it is not. Of more
     /// than `most` the oldest loses its place.
     pub fn park(
