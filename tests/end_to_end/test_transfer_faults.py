@@ -23,6 +23,7 @@ from unittest import mock
 import harness
 
 from .guests import ask, end_with, eventually, finish, only_session, read_until, rounds, start, workers
+from .test_moves import TwoHosts, address, far, host, move
 
 FRAME = struct.Struct("<IHHQ")
 RECORD = struct.Struct("<HHI16s")
@@ -320,6 +321,27 @@ def add_attempts(tests, steps):
 
 add_attempts(TransferFaults, STEPS)
 add_attempts(HandOverFaults, HANDING_OVER)
+
+class Relays(TwoHosts):
+    """What lies between a program and the destination."""
+
+    def test_a_move_ends_though_the_program_never_gets_through(self):
+        """The relay carries its first frame, and cuts each connection soon after."""
+        proxy = self.proxy(None, limit=70)
+        two = self.daemon(host, self.authority, f"--set=tcp.announce={proxy.address}")
+        proxy.target = address(two.addresses["tcp"])
+        guest = self.guest(self.one, "shm", "steps")
+        rounds(guest, 1)
+        # The destination has the session once the program has reached it.
+        code, _, errors = move(self.one, far(two))
+        self.assertEqual(code, 0, errors)
+        code, _, errors = finish(guest, timeout=120)
+        self.assertNotEqual(code, 0)
+        self.assertIn("the connection keeps breaking", errors)
+        # It pauses between two attempts.
+        self.assertLess(len(proxy.sockets) / 2, 1000)
+        eventually(lambda: two.sessions() == [], "the session is over", 90)
+
 
 if __name__ == "__main__":
     unittest.main()

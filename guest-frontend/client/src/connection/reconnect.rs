@@ -27,6 +27,49 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Minimum and maximum pause between two attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
 
+/// A connection that breaks this soon, and over which neither side received anything, was a failed
+/// attempt: something between the two ends may cut every connection.
+const BRIEF: Duration = Duration::from_secs(1);
+
+/// Attempts to reach the host, until one succeeds.
+#[derive(Debug)]
+struct Attempts {
+    deadline: Instant,
+    /// The pause before the next one.
+    pause: Duration,
+    /// The calls that the host is known to have received, and the frames that this side has.
+    reached: (u64, u64),
+    /// When the last one seemed to succeed.
+    connected: Option<Instant>,
+}
+
+impl Attempts {
+    fn new(patience: Duration, reached: (u64, u64)) -> Self {
+        Self {
+            deadline: Instant::now() + patience,
+            pause: PAUSE.0,
+            reached,
+            connected: None,
+        }
+    }
+
+    /// Whether a connection that is lost now was one of the failed attempts.
+    fn go_on(&self, reached: (u64, u64)) -> bool {
+        let was_brief = self.connected.is_some_and(|at| at.elapsed() < BRIEF);
+        was_brief && reached == self.reached
+    }
+
+    /// Pauses before the next attempt. False if there is none.
+    fn pause(&mut self) -> bool {
+        if Instant::now() >= self.deadline {
+            return false;
+        }
+        std::thread::sleep(self.pause);
+        self.pause = (self.pause * 2).min(PAUSE.1);
+        true
+    }
+}
+
 /// How a session reconnects.
 #[derive(Debug)]
 pub(crate) struct Recovery {
@@ -41,6 +84,8 @@ pub(crate) struct Recovery {
     configured: Mutex<Option<String>>,
     /// Held by the thread that reconnects.
     repair: Mutex<()>,
+    /// The last ones.
+    attempts: Mutex<Option<Attempts>>,
     reconnects: AtomicU64,
 }
 
@@ -58,8 +103,33 @@ impl Recovery {
             goal: Mutex::new(None),
             configured: Mutex::new(config.tcp.address.0.clone()),
             repair: Mutex::new(()),
+            attempts: Mutex::new(None),
             reconnects: AtomicU64::new(0),
         })
+    }
+
+    /// Attempts that begin now or, if a connection `is_lost` that was a failed one, go on. `None`
+    /// if they took too long.
+    fn attempts(&self, is_lost: bool, reached: (u64, u64)) -> Option<Attempts> {
+        match self.attempts.lock().take() {
+            Some(mut last) if is_lost && last.go_on(reached) => last.pause().then_some(last),
+            _ => Some(Attempts::new(self.patience(), reached)),
+        }
+    }
+
+    /// Notes that the last attempt succeeded, unless its connection breaks at once.
+    fn seem_to_succeed(&self, attempts: Attempts, reached: (u64, u64)) {
+        let mut attempts = match attempts.reached == reached {
+            true => attempts,
+            // The connection before was none of them: the host received a call over it.
+            false => Attempts::new(self.patience(), reached),
+        };
+        attempts.connected = Some(Instant::now());
+        *self.attempts.lock() = Some(attempts);
+    }
+
+    fn patience(&self) -> Duration {
+        patience(self.kept.load(Ordering::Relaxed))
     }
 
     /// Rereads the configuration while the host does not answer: a lease whose host is
@@ -99,6 +169,9 @@ enum Broken {
     /// The session is over.
     Over(String),
 }
+
+/// Why no connection lasts.
+const BREAKS: &str = "the connection keeps breaking";
 
 /// Interval at which an idle link is polled.
 const LISTENS: Duration = Duration::from_secs(1);
@@ -225,8 +298,13 @@ impl Link {
     ) -> Result<()> {
         // Frames received before the connection ended are valid, and may contain a move.
         while let Ok(true) = self.receive_one(incoming, Wait::Poll) {}
-        let deadline = Instant::now() + patience(recovery.kept.load(Ordering::Relaxed));
-        let mut pause = PAUSE.0;
+        let reached = |incoming: &Incoming| {
+            let taken = self.positions.taken.load(Ordering::Relaxed);
+            (taken, incoming.received)
+        };
+        let Some(mut attempts) = recovery.attempts(lost.is_some(), reached(incoming)) else {
+            return Err(self.end(LOST, BREAKS));
+        };
         loop {
             self.state.check()?;
             let mut goal = recovery.goal.lock().take();
@@ -253,11 +331,12 @@ impl Link {
                     match self.install(recovery, incoming, outgoing, connected) {
                         Ok(()) => {
                             recovery.reconnects.fetch_add(1, Ordering::Relaxed);
+                            recovery.seem_to_succeed(attempts, reached(incoming));
                             return Ok(());
                         }
                         // The next use detects the loss.
                         Err(Broken::Again) if lost.is_none() => return Ok(()),
-                        Err(Broken::Again) => "the connection keeps breaking".to_owned(),
+                        Err(Broken::Again) => BREAKS.to_owned(),
                         Err(Broken::Over(why)) => return Err(self.end(LOST, &why)),
                     }
                 }
@@ -287,11 +366,9 @@ impl Link {
                 self.report_refusal(&why);
                 return Ok(());
             }
-            if Instant::now() >= deadline {
+            if !attempts.pause() {
                 return Err(self.end(LOST, &why));
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE.1);
         }
     }
 
@@ -416,6 +493,22 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_that_breaks_at_once_is_a_failed_attempt() {
+        let mut attempts = Attempts::new(PATIENCE, (7, 3));
+        assert!(!attempts.go_on((7, 3)), "there was no connection");
+        attempts.connected = Some(Instant::now());
+        assert!(attempts.go_on((7, 3)));
+        assert!(!attempts.go_on((8, 3)), "the host received a call");
+        assert!(!attempts.go_on((7, 4)), "this side received a reply");
+        attempts.connected = Instant::now().checked_sub(BRIEF);
+        assert!(!attempts.go_on((7, 3)), "it lasted for a while");
+        let pause = attempts.pause;
+        assert!(attempts.pause() && attempts.pause > pause);
+        attempts.deadline = Instant::now();
+        assert!(!attempts.pause());
+    }
 
     #[test]
     fn a_host_is_looked_for_as_long_as_it_keeps_the_session() {

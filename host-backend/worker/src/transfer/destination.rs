@@ -329,10 +329,6 @@ impl Destination {
         for fd in &fds {
             kept.push(fd.try_clone()?);
         }
-        self.life = Some(match (transport, fds.last()) {
-            (Transport::Pci, _) | (_, None) => GuestLife::Channel,
-            (_, Some(socket)) => GuestLife::of_peer(socket.as_fd()),
-        });
         if transport == Transport::Pci {
             session.host.pages().adopt(guest_memory(&fds, channel));
         }
@@ -340,12 +336,14 @@ impl Destination {
         let window = (session.host.pinned() == Pinned::Window).then_some(window);
         let mut connection = offered.attach(fds, window)?;
         connection.window.take_if(|_| window.is_none());
-        *handover::current() = Some(Handover {
+        let handover = Handover {
             transport,
             fds: kept,
             channel,
             own_window: connection.window.is_some(),
-        });
+        };
+        self.life = Some(handover.life());
+        *handover::current() = Some(handover);
         session
             .replies
             .link

@@ -9,6 +9,7 @@ use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::handshake::Transport;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::guest_life::GuestLife;
 use crate::watch::Liveness;
 use paragpu_control::worker::Channel;
 
@@ -27,6 +28,14 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
+    /// How the end of the guest's process is detected.
+    pub(crate) fn life(&self) -> GuestLife {
+        match (self.transport, self.fds.last()) {
+            (Transport::Pci, _) | (_, None) => GuestLife::Channel,
+            (_, Some(socket)) => GuestLife::of_peer(socket.as_fd()),
+        }
+    }
+
     /// Detects that the guest will not return: [`Liveness::new`].
     pub(crate) fn liveness(&self, patience: Duration) -> std::io::Result<Option<Liveness>> {
         Liveness::new(self.transport, &self.fds, patience)

@@ -15,8 +15,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Source;
 use super::peer::broken;
+use crate::guest_life::GuestLife;
 use crate::intake::refusal_reason;
 use crate::session::Session;
+use crate::transfer::handover::{self, Handover};
 use crate::transfer::orders::{Report, Step};
 use crate::transfer::state::{Kind, StateError};
 use crate::transfer::stop::NotStopped;
@@ -247,14 +249,23 @@ impl Source {
 
     /// Waits until the destination closes the link. By then the guest no longer
     /// uses the window that it shared with this host, and the operator may remove
-    /// the VM's device.
+    /// the VM's device. So it is if its process ends.
     ///
     /// A guest whose new connection broke before its welcome says that it stays, too late.
     /// It loses this connection now, and connects to the destination again.
     pub(super) fn await_guest_left(&self, session: &mut Session, receiver: &mut dyn Receiver) {
         let deadline = Instant::now() + GUEST_TIMEOUT;
         let interval = Duration::from_millis(1);
-        while ready(self.peer.socket(), interval).is_empty() && Instant::now() < deadline {
+        let life = handover::current().as_ref().map(Handover::life);
+        let is_over = || match &life {
+            Some(GuestLife::Process(process)) => !ready(process.as_fd(), Duration::ZERO).is_empty(),
+            Some(GuestLife::Over) => true,
+            Some(GuestLife::Channel | GuestLife::Unknown) | None => false,
+        };
+        while ready(self.peer.socket(), interval).is_empty()
+            && !is_over()
+            && Instant::now() < deadline
+        {
             if let Ok(Some(reason)) = queue_late_calls(session, receiver) {
                 tracing::info!(
                     reason,
