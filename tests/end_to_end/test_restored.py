@@ -104,6 +104,31 @@ class Waiting(Sessions):
         eventually(lambda: connections(daemon) == 0, "its connection is closed")
 
 
+    def test_a_later_daemon_knows_whether_its_program_came(self):
+        daemon = self.daemon(harness.Daemon)
+        guest = self.guest(daemon, "unix", "steps")
+        rounds(guest, 1)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        checkpoint = lambda *options: ask(daemon, "checkpoint", only_session(daemon), folder.name, *options)
+        restore = lambda: ask(daemon, "restore", folder.name)[0] == 0
+        for comes in (True, False):
+            with self.subTest(comes=comes):
+                self.assertEqual(checkpoint("--end")[0], 0)
+                eventually(lambda: daemon.sessions() == [], "its worker is gone")
+                if not comes:
+                    guest.kill()
+                eventually(restore, "a worker is warm")
+                if comes:
+                    eventually(lambda: daemon.sessions()[0]["communicator"] == "unix", "its program is back")
+                daemon.process.kill()
+                daemon.process.wait(20)
+                daemon.start()
+                code, _, errors = checkpoint()
+                self.assertEqual(code, 0 if comes else 1, errors)
+                self.assertEqual("is still arriving" in errors, not comes, errors)
+
+
 def connections(daemon):
     """Number of accepted connections of the socket for guests."""
     with open("/proc/net/unix", encoding="utf-8") as file:

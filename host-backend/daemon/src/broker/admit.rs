@@ -311,10 +311,12 @@ impl Broker {
         let Some(session) = self.workers.session_mut(number) else {
             return;
         };
+        let was_unclaimed = session.is_unclaimed();
         session.claim = [0; 16];
         session.facts.communicator = request.communicator.to_owned();
-        if let Some(expires) = expiry(&guest.peer) {
-            session.facts.expires = Some(expires);
+        let expires = expiry(&guest.peer);
+        session.facts.expires = expires.or(session.facts.expires);
+        if expires.is_some() || was_unclaimed {
             self.notes.renew(&session.facts);
         }
         let key = session.worker;

@@ -10,7 +10,7 @@ use rustix::fs::{SealFlags, fcntl_get_seals};
 
 use super::{Broker, supervise};
 use crate::received_fd::ReceivedFd;
-use crate::session::Session;
+use crate::session::{Session, UNCLAIMED};
 use crate::tenants::Memory;
 use crate::worker::Worker;
 
@@ -45,6 +45,7 @@ impl Broker {
             if let Some(again) = found.again {
                 self.operations.schedules.adopt(session, again);
             }
+            let arrives = found.facts.communicator == UNCLAIMED;
             self.workers.begin(Session {
                 facts: found.facts,
                 process: None,
@@ -53,7 +54,7 @@ impl Broker {
                 claim: [0; 16],
                 mark: [0; 16],
                 worker: key,
-                arrives: false,
+                arrives,
                 counters: None,
             });
         }
