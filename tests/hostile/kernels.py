@@ -4,7 +4,7 @@ import struct
 
 import wire
 from field import ARENA, CHUNK, ENDLESS, attack, blake3, expect, peak, ptx
-from memory import LIMIT, LIMITED, OWN
+from memory import LIMIT, LIMITED, OWN, written
 from objects import most_of
 
 
@@ -145,6 +145,36 @@ def texts_that_nest(field):
             pass
         session.close()
     return len(texts)
+
+
+HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
+MANY = 20_000
+# Each took a minute or more when functions, digits or lines were searched again for each.
+SEARCHED = {
+    "callers": HEAD
+    + ".shared .b8 s;.func own(){.reg .b32 r;mov.b32 r,s;}"
+    + "".join(f".func f{n}(){{call f{n + 1};}}" for n in range(MANY))
+    + f".func f{MANY}(){{ret;}}"
+    + "".join(f".entry k{n}(){{call f0;}}" for n in range(MANY)),
+    "digits": HEAD + ".entry k(){.reg .b32 %r<3>;mov.b32 %r" + "1" * 50 * MANY + ",%r1;}",
+}
+LINKED = {
+    "weak": HEAD + "".join(f".weak .global .b8 v{n};" for n in range(2 * MANY)),
+    "runtime": HEAD + ".entry k(){f " + ",".join(["__cudaCDP2LaunchDeviceV2"] * 2 * MANY) + ";}",
+}
+
+
+@attack
+def texts_that_are_searched_again_and_again(field):
+    """They are loaded or linked before the guest loses its patience."""
+    for number, text in enumerate(SEARCHED.values()):
+        session = field.session()
+        session.call("ModuleLoad", module=100 + number, hash=written(session, text), options=b"")
+    for text in LINKED.values():
+        session = field.session()
+        one = wire.encode("LinkInput", dict(kind=1, name="", options=b"", hash=written(session, text)))
+        session.call("ImageLink", options=b"", inputs=2 * one if "weak" in text else one)
+    return len(SEARCHED) + len(LINKED)
 
 
 @attack
