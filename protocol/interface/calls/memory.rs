@@ -88,8 +88,8 @@ fn ShadowAgree(
     runs: Bytes<'a>,
 );
 
-/// Replaces a whole shadow by pages of the window, which the program has at its own addresses by now: a session that got its window when it moved shares the memory that it pinned before. Executed when the device is idle. What the device changed since both sides last agreed is written to the pages. Fails with NOT_READY if the device does not become idle within 0.1 s, or if executable graphs exist, whose nodes may copy from and to the shadow.
-#[call(0x0119, synchronous, window, changes(Shadow = address), part(host), with(objects))]
+/// Replaces a whole shadow by pages of the window, which the program has at its own addresses by now: a session that got its window when it moved shares the memory that it pinned before. Executed when the device is idle. What the device changed since both sides last agreed is written to the pages. Fails with NOT_READY if the device does not become idle within 0.1 s, or if executable graphs exist, whose nodes may copy from and to the shadow. Early, so that it fails while a host function runs, which may wait for the thread that calls.
+#[call(0x0119, synchronous, window, early, changes(Shadow = address), part(host), with(objects))]
 fn ShadowJoin(
     /// The address of the shadow.
     address: ShadowAddress,

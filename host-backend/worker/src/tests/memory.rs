@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use paragpu_protocol::codec::Bytes;
+use paragpu_protocol::frame::Control;
 use paragpu_protocol::handle::{
     AliasAddress, DeviceAddress, ShadowAddress, StreamHandle, WindowOffset,
 };
@@ -13,6 +14,7 @@ use paragpu_protocol::layout::{CHUNK, MAX_DEVICES, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 
+use super::waiting::STREAMS;
 use crate::testing::device::TOTAL;
 use crate::testing::guest::Guest;
 use crate::testing::share_of_host_memory;
@@ -268,6 +270,54 @@ fn window_memory_is_pinned_once() {
     guest.fails(&map(4096, 4096), Status::NOT_SUPPORTED);
     guest.fails(&unmap(4096), Status::NOT_SUPPORTED);
     guest.fails(&WaitToken { token: 1 }, Status::NOT_SUPPORTED);
+    guest.goodbye();
+}
+
+/// Its thread has the shadow locked, which the function may need.
+#[test]
+fn a_shadow_that_cannot_join_the_window_waits_for_no_host_function() {
+    let mut guest = Guest::with_window();
+    let [(stream, id), (other, _)] = STREAMS;
+    for stream in [stream, other] {
+        let create = StreamCreate {
+            stream,
+            flags: 1,
+            priority: 0,
+        };
+        guest.call(&create).unwrap();
+    }
+    let (arena, shadow) = (guest.regions.arena, guest.regions.shadow);
+    guest.call(&map(arena, 8 * CHUNK)).unwrap();
+    let create = ShadowCreate {
+        address: ShadowAddress(shadow),
+        size: 4096,
+    };
+    guest.call(&create).unwrap();
+    guest.post(&HostFuncLaunch {
+        stream: other,
+        id: 1,
+    });
+    guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    // More than staging holds: the last one waits for room.
+    guest.device.hold(id, true);
+    let bytes = vec![3; 200_000];
+    for index in 0..60 {
+        guest.post(&CopyToDevice {
+            destination: arena + index * 200_000,
+            stream,
+            data: Bytes(&bytes),
+        });
+    }
+    guest.fails(
+        &ShadowJoin {
+            address: ShadowAddress(shadow),
+            offset: WindowOffset(0),
+        },
+        Status::NOT_READY,
+    );
+    guest.device.hold(id, false);
+    guest.post(&HostFuncDone { id: 1 });
+    guest.call(&ContextSynchronize {}).unwrap();
     guest.goodbye();
 }
 
