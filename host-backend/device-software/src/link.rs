@@ -87,8 +87,8 @@ pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
         version % 10
     );
     let lines = texts.iter().flat_map(|text| text.lines());
-    for line in lines.filter(|line| !is_header(line)) {
-        linked.push_str(line);
+    for line in lines {
+        linked.push_str(without_header(line));
         linked.push('\n');
         check_text(linked.len())?;
     }
@@ -294,9 +294,29 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%')
 }
 
-fn is_header(line: &str) -> bool {
-    let first = line.split_whitespace().next().unwrap_or_default();
-    HEADER.contains(&first)
+/// What is behind the directives of a text's start that begin a line.
+fn without_header(line: &str) -> &str {
+    let mut rest = line.trim_start();
+    while let Some(values) = HEADER.iter().find_map(|word| rest.strip_prefix(word)) {
+        rest = behind_list(values);
+    }
+    rest
+}
+
+/// What is behind values that commas separate.
+fn behind_list(values: &str) -> &str {
+    let is_of_value = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_');
+    let mut rest = values;
+    loop {
+        rest = rest
+            .trim_start()
+            .trim_start_matches(is_of_value)
+            .trim_start();
+        match rest.strip_prefix(',') {
+            Some(more) => rest = more,
+            None => return rest,
+        }
+    }
 }
 
 /// The PTX of an input.
@@ -432,6 +452,21 @@ mod tests {
         assert_eq!((module.version, module.target), (80, 75));
         let bodies = module.functions.iter().filter(|f| f.body.is_some()).count();
         assert_eq!(bodies, 2);
+    }
+
+    #[test]
+    fn code_may_follow_the_directives_in_their_line() {
+        for head in [
+            ".version 8.0 .target sm_75, debug .address_size 64 ",
+            ".version 8.0//of the compiler\n.target sm_75 ,debug/**/ .address_size 64 ",
+        ] {
+            let texts = [CALLER, CALLED].map(|body| [head, body].concat());
+            let linked = link(&inputs(&texts), 75).unwrap();
+            assert!(
+                linked.contains("run(") && linked.contains("base = 3"),
+                "{linked}"
+            );
+        }
     }
 
     #[test]
