@@ -212,14 +212,14 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
     library_number: c_uint,
 ) -> Result {
     super::present(library)?;
-    // SAFETY: the caller upholds the contract of `is_preserved`.
-    if unsafe { is_preserved(library_options, library_values, library_number) }? {
-        return Err(Status::INVALID_VALUE);
-    }
     // SAFETY: the caller upholds the contract of `Options::read`.
     let options = unsafe { Options::read(number, options, values) }?;
     // SAFETY: the caller upholds the contract of `read_file`.
     let bytes = unsafe { read_file(name) }?;
+    // SAFETY: the caller upholds the contract of `is_preserved`.
+    if unsafe { is_preserved(library_options, library_values, library_number) }? {
+        return Err(Status::INVALID_VALUE);
+    }
     // SAFETY: the caller upholds the contract of `load`, and `bytes` is a whole file.
     unsafe {
         load(

@@ -16,7 +16,7 @@ use crate::session::Session;
 use crate::staging::{INBOUND, SLOT};
 use crate::testing::device::TestDevice;
 use crate::testing::guest::{pair, setup};
-use crate::testing::write;
+use crate::testing::{share_of_host_memory, write};
 
 /// As much as makes a frame land.
 const LARGE: usize = 100_000;
@@ -60,7 +60,7 @@ fn session(device: &TestDevice) -> (Session, Box<dyn Receiver>, Connection, u64)
     let (host, guest) = pair();
     let mut setup = setup(device);
     // Too little for more work in flight than every session may have.
-    setup.host_memory = 64 << 10;
+    setup.share = share_of_host_memory(64 << 10).unwrap();
     let base = setup.regions.arena;
     let mut session = Session::new(setup, Arc::clone(&host.sender), None);
     let map = MemMap {
