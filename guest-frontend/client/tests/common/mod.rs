@@ -18,6 +18,7 @@ use paragpu_client::Session;
 use paragpu_client::sys::memory::HostRows;
 use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
 use paragpu_communicator_stream::{Options, over};
+use paragpu_control::account::{Account, Book, Share};
 use paragpu_control::socket::{Control, Inbox};
 use paragpu_control::spawn::{Software, Spawn};
 use paragpu_control::worker::{FromWorker, Guest, Terms, ToWorker};
@@ -164,8 +165,8 @@ impl Worker {
         Self::start_with(ordinal, 0)
     }
 
-    /// The same of a session that may have so much of the host's memory; 0 for as
-    /// much as sessions have.
+    /// The same of a session whose VM may have so much of the host's memory; 0 for as
+    /// much as VMs have.
     pub fn start_with(ordinal: u32, host_memory: u64) -> Option<(Self, Arc<Session>)> {
         let program = program();
         if !program.exists() {
@@ -198,6 +199,15 @@ impl Worker {
         }
         let (guest, to_guest) = UnixStream::pair().unwrap();
         let (to_host, host) = UnixStream::pair().unwrap();
+        if host_memory > 0 {
+            let account = Account::new().unwrap();
+            account.clear(0);
+            account.limit_to(Book::Host, host_memory);
+            let share = Share::new(Arc::new(account), 0);
+            let (descriptor, slot) = share.slots().next().unwrap();
+            let quota = ToWorker::Quota { slot, gpu: None };
+            control.send(&quota, &[descriptor]).unwrap();
+        }
         let assign = ToWorker::Assign {
             terms: Terms {
                 // Captures concern the sessions of their streams.
@@ -206,7 +216,6 @@ impl Worker {
                 ordinal,
                 device_count: ordinal + 1,
                 device_memory: 0,
-                host_memory,
                 window: 0,
                 reconnect: 0,
                 vm: "test".into(),
