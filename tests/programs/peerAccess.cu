@@ -165,7 +165,7 @@ static void run_copies(Program &program, size_t count, Random &random) {
 }
 
 // Copies without a stream between the GPUs follow the work of both; what was copied to one is
-// there for the next kernel of the other.
+// there for the next kernel of the other, once the copy is complete.
 static void run_waits(Program &program, Random &random) {
     const size_t few = 64, many = 4 << 20;
     unsigned *theirs = allocate<unsigned>(owns, many), *mine = allocate<unsigned>(computes, few);
@@ -201,6 +201,8 @@ static void run_waits(Program &program, Random &random) {
         CUDA_CHECK(cudaMemset(mine, 0, sizeof(unsigned)));
         CUDA_CHECK(cudaSetDevice(owns));
         CUDA_CHECK(cudaMemcpy(theirs, words.data(), many * sizeof(unsigned), cudaMemcpyHostToDevice));
+        // A copy of pageable memory may return before its last bytes are on the device.
+        CUDA_CHECK(cudaDeviceSynchronize());
         CUDA_CHECK(cudaSetDevice(computes));
         launch_add(mine, theirs + many - 1, 1);
         CUDA_CHECK(cudaMemcpy(got.data(), mine, sizeof(unsigned), cudaMemcpyDeviceToHost));
