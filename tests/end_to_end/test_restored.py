@@ -103,7 +103,6 @@ class Waiting(Sessions):
         guest.kill()
         eventually(lambda: connections(daemon) == 0, "its connection is closed")
 
-
     def test_a_later_daemon_knows_whether_its_program_came(self):
         daemon = self.daemon(harness.Daemon)
         guest = self.guest(daemon, "unix", "steps")

@@ -561,7 +561,6 @@ fn written_line(text: &mut String, written: &[(usize, usize)]) -> Result<(), Box
 }
 
 fn number(text: &mut String, number: usize) -> Result<(), Box<dyn Error>> {
-    let (characters, count) = encode(u32::try_from(number)?);
-    text.push_str(std::str::from_utf8(&characters[..count])?);
+    text.extend(encode([u32::try_from(number)?]));
     Ok(())
 }

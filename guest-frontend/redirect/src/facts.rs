@@ -286,20 +286,18 @@ impl Iterator for Numbers<'_> {
     }
 }
 
-/// Encodes a number for a `CODE`: the characters and their count.
-#[must_use]
-pub fn encode(mut number: u32) -> ([u8; 7], usize) {
-    let mut text = [0; 7];
-    for (index, character) in text.iter_mut().enumerate() {
-        let bits = (number & 31).to_le_bytes()[0];
-        number >>= 5;
-        let more = u8::from(number != 0) << 5;
-        *character = ZERO + (bits | more);
-        if number == 0 {
-            return (text, index + 1);
-        }
-    }
-    (text, text.len())
+/// Encodes numbers as a `CODE`: its characters.
+pub fn encode(numbers: impl IntoIterator<Item = u32>) -> impl Iterator<Item = char> {
+    numbers.into_iter().flat_map(|number| {
+        let mut left = Some(number);
+        core::iter::from_fn(move || {
+            let number = left?;
+            let bits = (number & 31).to_le_bytes()[0];
+            left = Some(number >> 5).filter(|more| *more != 0);
+            let more = u8::from(left.is_some()) << 5;
+            Some(char::from(ZERO + (bits | more)))
+        })
+    })
 }
 
 #[cfg(test)]
@@ -308,12 +306,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn code(numbers: &[u32]) -> String {
-        let mut text = String::new();
-        for &number in numbers {
-            let (characters, count) = encode(number);
-            text.push_str(core::str::from_utf8(&characters[..count]).expect("ASCII"));
-        }
-        text
+        encode(numbers.iter().copied()).collect()
     }
 
     /// A text with one build of three entries.

@@ -34,23 +34,12 @@ fn text() -> String {
     let window: String = (0..WINDOW)
         .map(|index| format!(" {:x}", distance(index)))
         .collect();
-    let number = |number: usize| -> String {
-        let (characters, count) = encode(number as u32);
-        characters[..count]
-            .iter()
-            .map(|&byte| char::from(byte))
-            .collect()
-    };
+    let entries: String = encode([0, 0x80, 0, 0x40]).collect();
+    let written: String = encode([WRITTEN as u32, 4]).collect();
     let content = format!(
         "paragpu-runtimes 2\nnames cudaFree cudaMalloc\nbuild 13.7.1\nblock {SIZE:x} {:x}\n\
-         window {FIRST:x}{window}\nentries {}{}{}{}\nwritten {}{}\n",
+         window {FIRST:x}{window}\nentries {entries}\nwritten {written}\n",
         xxh3_64(&clean),
-        number(0),
-        number(0x80),
-        number(0),
-        number(0x40),
-        number(WRITTEN),
-        number(4),
     );
     let hash = xxh3_64(content.as_bytes());
     format!("{content}end {hash:x}\n")

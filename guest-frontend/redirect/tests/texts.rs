@@ -55,12 +55,7 @@ fn registration_code() -> Vec<u8> {
 }
 
 fn code(numbers: impl IntoIterator<Item = usize>) -> String {
-    let mut text = String::new();
-    for number in numbers {
-        let (characters, count) = encode(number as u32);
-        text.extend(characters[..count].iter().map(|&byte| char::from(byte)));
-    }
-    text
+    encode(numbers.into_iter().map(|number| number as u32)).collect()
 }
 
 /// The facts of one release and of its registration functions.

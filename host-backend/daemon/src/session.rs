@@ -35,6 +35,14 @@ pub struct Facts {
 /// The communicator of a restored session that no program has claimed.
 pub const UNCLAIMED: &str = "none";
 
+impl Facts {
+    /// Whether it was restored, and its program has not returned to it.
+    #[must_use]
+    pub fn is_unclaimed(&self) -> bool {
+        self.communicator == UNCLAIMED
+    }
+}
+
 /// One session.
 #[derive(Debug)]
 pub struct Session {
@@ -86,12 +94,6 @@ impl Session {
         } else {
             self.token
         }
-    }
-
-    /// Whether it was restored, and its program has not returned to it.
-    #[must_use]
-    pub fn is_unclaimed(&self) -> bool {
-        self.facts.communicator == UNCLAIMED
     }
 
     /// The session as listings show it.

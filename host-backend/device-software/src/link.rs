@@ -118,10 +118,9 @@ fn without_copies(mut texts: Vec<String>) -> Result<Vec<String>> {
         weak.push(found);
     }
     for (text, weak) in texts.iter_mut().zip(weak) {
-        let copies = weak
-            .into_iter()
-            .filter(|(name, _)| !kept.insert(name.clone()));
-        let copies: Vec<Range<usize>> = copies.map(|(_, range)| range).collect();
+        let copies = weak.into_iter();
+        let copies = copies.filter_map(|(name, range)| (!kept.insert(name)).then_some(range));
+        let copies: Vec<Range<usize>> = copies.collect();
         if !copies.is_empty() {
             *text = without(text, &copies);
         }

@@ -216,13 +216,9 @@ impl Copies {
             source += copied as u64;
             destination = destination.from(copied);
         }
-        let staging = self.slots_for(destination.len(), 0);
-        let (staging, small) = match destination.len() <= SLOT {
-            true => (None, staging),
-            false => (staging, None),
-        };
-        // Slots may be busy for as long as another thread's stream.
-        if let Some(staging) = small
+        let mut staging = self.slots_for(destination.len(), 0);
+        // A small copy waits for no slot: they may be busy for as long as another thread's stream.
+        if let Some(staging) = staging.take_if(|_| destination.len() <= SLOT)
             && let Some(slot) = staging.take_free(&self.link)?
         {
             return self.take_out(&slot, &destination, source, stream);

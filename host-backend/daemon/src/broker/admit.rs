@@ -193,7 +193,7 @@ impl Broker {
         match self.operations.order(twin.worker) {
             // It moves within this host.
             Some(Kind::Migration(_)) => Ok(()),
-            _ if twin.is_unclaimed() => Err(format!(
+            _ if twin.facts.is_unclaimed() => Err(format!(
                 "session {number} of that daemon is restored from a checkpoint of it and waits \
                  for the same program: end that one first"
             )),
@@ -311,7 +311,7 @@ impl Broker {
         let Some(session) = self.workers.session_mut(number) else {
             return;
         };
-        let was_unclaimed = session.is_unclaimed();
+        let was_unclaimed = session.facts.is_unclaimed();
         session.claim = [0; 16];
         session.facts.communicator = request.communicator.to_owned();
         let expires = expiry(&guest.peer);

@@ -10,7 +10,7 @@ use rustix::fs::{SealFlags, fcntl_get_seals};
 
 use super::{Broker, supervise};
 use crate::received_fd::ReceivedFd;
-use crate::session::{Session, UNCLAIMED};
+use crate::session::Session;
 use crate::tenants::Memory;
 use crate::worker::Worker;
 
@@ -45,7 +45,7 @@ impl Broker {
             if let Some(again) = found.again {
                 self.operations.schedules.adopt(session, again);
             }
-            let arrives = found.facts.communicator == UNCLAIMED;
+            let arrives = found.facts.is_unclaimed();
             self.workers.begin(Session {
                 facts: found.facts,
                 process: None,

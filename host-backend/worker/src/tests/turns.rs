@@ -51,19 +51,36 @@ fn paced() -> Paced {
     }
 }
 
+impl Paced {
+    fn launch(&mut self, count: u32, stream: StreamHandle) {
+        for _ in 0..count {
+            self.guest.post(&launch(self.noop, stream, &[]));
+        }
+    }
+
+    /// Grants the turn that the session asks for.
+    fn take_turn(&self) {
+        assert_eq!(self.pleas.recv(), Ok(TurnRequest::Wanted));
+        self.turns.handle(Turn::Yours);
+    }
+
+    fn synchronize(&mut self, stream: StreamHandle) {
+        self.guest.call(&StreamSynchronize { stream }).unwrap();
+    }
+}
+
 #[test]
 fn launches_wait_for_the_turn() {
     let mut paced = paced();
-    paced.guest.post(&launch(paced.noop, STREAM, &[]));
+    paced.launch(1, STREAM);
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     assert_eq!(paced.guest.counters().launches, 0);
     paced.turns.handle(Turn::Yours);
-    let synchronize = StreamSynchronize { stream: STREAM };
-    paced.guest.call(&synchronize).unwrap();
+    paced.synchronize(STREAM);
     assert_eq!(paced.guest.counters().launches, 1);
     // Without more work the turn ends by itself.
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Over));
-    paced.guest.post(&launch(paced.noop, STREAM, &[]));
+    paced.launch(1, STREAM);
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     paced.guest.die();
 }
@@ -72,11 +89,8 @@ fn launches_wait_for_the_turn() {
 fn a_turn_ends_behind_the_kernel_that_runs() {
     let mut paced = paced();
     paced.guest.device.hold(ID, true);
-    for _ in 0..5 {
-        paced.guest.post(&launch(paced.noop, STREAM, &[]));
-    }
-    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
-    paced.turns.handle(Turn::Yours);
+    paced.launch(5, STREAM);
+    paced.take_turn();
     paced.turns.handle(Turn::Ends(60_000_000));
     // Few are submitted to the GPU before one is complete.
     while paced.guest.counters().launches < 2 {
@@ -90,8 +104,7 @@ fn a_turn_ends_behind_the_kernel_that_runs() {
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     // The rest launch in the next turn.
     paced.turns.handle(Turn::Yours);
-    let synchronize = StreamSynchronize { stream: STREAM };
-    paced.guest.call(&synchronize).unwrap();
+    paced.synchronize(STREAM);
     assert_eq!(paced.guest.counters().launches, 5);
     paced.guest.goodbye();
 }
@@ -100,19 +113,15 @@ fn a_turn_ends_behind_the_kernel_that_runs() {
 fn a_kernel_that_stays_does_not_block_other_streams() {
     let mut paced = paced();
     paced.guest.device.hold(ID, true);
-    paced.guest.post(&launch(paced.noop, STREAM, &[]));
-    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
-    paced.turns.handle(Turn::Yours);
-    for _ in 0..5 {
-        paced.guest.post(&launch(paced.noop, OTHER, &[]));
-    }
-    let synchronize = StreamSynchronize { stream: OTHER };
-    paced.guest.call(&synchronize).unwrap();
+    paced.launch(1, STREAM);
+    paced.take_turn();
+    paced.launch(5, OTHER);
+    paced.synchronize(OTHER);
     assert_eq!(paced.guest.counters().launches, 6);
     // Nor do several of them, in the end.
-    paced.guest.post(&launch(paced.noop, STREAM, &[]));
-    paced.guest.post(&launch(paced.noop, OTHER, &[]));
-    paced.guest.call(&synchronize).unwrap();
+    paced.launch(1, STREAM);
+    paced.launch(1, OTHER);
+    paced.synchronize(OTHER);
     assert_eq!(paced.guest.counters().launches, 8);
     assert!(paced.pleas.try_recv().is_err(), "a kernel still runs");
     paced.guest.device.hold(ID, false);
@@ -124,14 +133,13 @@ fn a_kernel_that_stays_does_not_block_other_streams() {
 fn a_session_whose_kernel_stays_requests_another_turn() {
     let mut paced = paced();
     paced.guest.device.hold(ID, true);
-    paced.guest.post(&launch(paced.noop, STREAM, &[]));
-    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
-    paced.turns.handle(Turn::Yours);
+    paced.launch(1, STREAM);
+    paced.take_turn();
     while paced.guest.counters().launches < 1 {
         std::thread::yield_now();
     }
     paced.turns.handle(Turn::Ends(0));
-    paced.guest.post(&launch(paced.noop, OTHER, &[]));
+    paced.launch(1, OTHER);
     assert!(
         paced.pleas.try_recv().is_err(),
         "nobody launches concurrently yet"
@@ -139,18 +147,16 @@ fn a_session_whose_kernel_stays_requests_another_turn() {
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     assert_eq!(paced.guest.counters().launches, 1);
     paced.turns.handle(Turn::Yours);
-    let synchronize = StreamSynchronize { stream: OTHER };
-    paced.guest.call(&synchronize).unwrap();
+    paced.synchronize(OTHER);
     assert_eq!(paced.guest.counters().launches, 2);
     // Once its kernel has ended, it waits for a turn as others do.
     paced.turns.handle(Turn::Ends(0));
-    paced.guest.post(&launch(paced.noop, OTHER, &[]));
+    paced.launch(1, OTHER);
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     paced.guest.device.hold(ID, false);
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Over));
-    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
-    paced.turns.handle(Turn::Yours);
-    paced.guest.call(&synchronize).unwrap();
+    paced.take_turn();
+    paced.synchronize(OTHER);
     assert_eq!(paced.guest.counters().launches, 3);
     paced.guest.goodbye();
 }
@@ -163,22 +169,17 @@ fn launches_behind_a_host_function_hold_nothing_up() {
         id: 1,
     });
     // More than may be in flight, and behind them a launch for which the function may wait.
-    for _ in 0..100 {
-        paced.guest.post(&launch(paced.noop, STREAM, &[]));
-    }
-    paced.guest.post(&launch(paced.noop, OTHER, &[]));
-    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
-    paced.turns.handle(Turn::Yours);
-    let synchronize = StreamSynchronize { stream: OTHER };
-    paced.guest.call(&synchronize).unwrap();
+    paced.launch(100, STREAM);
+    paced.launch(1, OTHER);
+    paced.take_turn();
+    paced.synchronize(OTHER);
     assert_eq!(paced.guest.counters().launches, 101);
     // Others may launch meanwhile, and this session in another turn.
     paced.turns.handle(Turn::Ends(60_000_000));
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Waits));
-    paced.guest.post(&launch(paced.noop, OTHER, &[]));
-    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
-    paced.turns.handle(Turn::Yours);
-    paced.guest.call(&synchronize).unwrap();
+    paced.launch(1, OTHER);
+    paced.take_turn();
+    paced.synchronize(OTHER);
     paced.turns.handle(Turn::Ends(60_000_000));
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Waits));
     paced.guest.post(&HostFuncDone { id: 1 });
@@ -191,14 +192,10 @@ fn launches_behind_a_host_function_hold_nothing_up() {
 fn a_kernel_may_wait_for_a_launch_that_is_behind_others_of_its_stream() {
     let mut paced = paced();
     paced.guest.device.hold(ID, true);
-    for _ in 0..3 {
-        paced.guest.post(&launch(paced.noop, STREAM, &[]));
-    }
-    paced.guest.post(&launch(paced.noop, OTHER, &[]));
-    assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
-    paced.turns.handle(Turn::Yours);
-    let synchronize = StreamSynchronize { stream: OTHER };
-    paced.guest.call(&synchronize).unwrap();
+    paced.launch(3, STREAM);
+    paced.launch(1, OTHER);
+    paced.take_turn();
+    paced.synchronize(OTHER);
     paced.guest.device.hold(ID, false);
     paced.guest.goodbye();
 }
@@ -206,7 +203,7 @@ fn a_kernel_may_wait_for_a_launch_that_is_behind_others_of_its_stream() {
 #[test]
 fn without_shares_no_turn_is_needed() {
     let mut paced = paced();
-    paced.guest.post(&launch(paced.noop, STREAM, &[]));
+    paced.launch(1, STREAM);
     assert_eq!(paced.pleas.recv(), Ok(TurnRequest::Wanted));
     paced.turns.handle(Turn::Free);
     paced.guest.call(&Ping { value: 1 }).unwrap();

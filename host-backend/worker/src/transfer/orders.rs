@@ -87,6 +87,13 @@ enum Place {
     Underway(Giver),
 }
 
+impl Place {
+    /// Whether the daemon that gave the order underway is still there.
+    fn is_heard(&self) -> bool {
+        !matches!(self, Self::Underway(Giver::Nobody))
+    }
+}
+
 /// The daemon's orders to a session, one after the other.
 pub struct Orders {
     /// Whether one is [`Waiting`](Place::Waiting).
@@ -204,7 +211,7 @@ impl Orders {
 
     /// Whether the daemon that gave the order underway is still there.
     pub(crate) fn is_heard(&self) -> bool {
-        !matches!(*self.place.lock(), Place::Underway(Giver::Nobody))
+        self.place.lock().is_heard()
     }
 
     /// Asks the daemon whether a stopped session may execute a call. An answer to an earlier
@@ -244,7 +251,7 @@ impl Orders {
     pub(crate) fn report(&self, report: Report) {
         let is_of_order = !matches!(report, Report::Left(_) | Report::Stayed(_));
         let mut place = self.place.lock();
-        let is_heard = !matches!(*place, Place::Underway(Giver::Nobody));
+        let is_heard = place.is_heard();
         if matches!(report, Report::Done(_) | Report::Failed(_))
             && matches!(*place, Place::Underway(_))
         {
