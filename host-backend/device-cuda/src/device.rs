@@ -147,7 +147,7 @@ struct Bound {
 pub struct CudaDevice {
     pub(crate) memory: Memory,
     pub(crate) streams: Table<Arc<OpenStream>>,
-    pub(crate) events: Table<Arc<Event>>,
+    pub(crate) events: Table<event::TimedEvent>,
     pub(crate) modules: Table<LoadedModule>,
     pub(crate) functions: Table<Arc<Kernel>>,
     pub(crate) arrays: Table<Array>,

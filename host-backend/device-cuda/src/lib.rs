@@ -10,6 +10,7 @@
 
 mod device;
 mod graph;
+mod habit;
 mod hash;
 mod imported;
 mod management;

@@ -65,7 +65,7 @@ impl WorkDevice for CudaDevice {
             return Ok(None);
         }
         let context = Arc::clone(&self.context);
-        let event = Arc::clone(find(&self.events, event.0)?);
+        let event = Arc::clone(&find(&self.events, event.0)?.event);
         let order = Arc::clone(find(&self.streams, order.0)?);
         Ok(Some(Box::new(move || {
             context.make_current()?;
@@ -157,7 +157,7 @@ impl CudaDevice {
                 Resolved::Words
             }
             Work::EventRecord(event) | Work::EventWait(event) => {
-                Resolved::Event(find(&self.events, event.0)?)
+                Resolved::Event(&find(&self.events, event.0)?.event)
             }
             Work::Empty | Work::Host(_) => Resolved::Nothing,
         })

@@ -16,7 +16,7 @@ trait Named {
 
 impl Named for EventId {
     fn raw(self, device: &CudaDevice) -> Result<*mut c_void> {
-        Ok(find(&device.events, self.0)?.raw())
+        Ok(find(&device.events, self.0)?.event.raw())
     }
 }
 
