@@ -299,7 +299,7 @@ def hello(token=bytes(16), transport=1, device=0, pid=1):
     """A hello's bytes."""
     major, minor, patch = wire.VERSION
     fields = dict(magic=wire.MAGIC, major=major, minor=minor, patch=patch, transport=transport)
-    fields.update(device=device, token=token, received=0, pid=pid)
+    fields.update(device=device, token=token, received=0, pid=pid, window=wire.NO_WINDOW, room=0)
     return wire.encode("Hello", fields)
 
 

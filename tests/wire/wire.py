@@ -20,7 +20,9 @@ HEARTBEAT = 0xFFFE
 HELLO, WELCOME, REFUSAL, DATA, HOST_FUNC, OUTPUT, GOODBYE, RECEIVED, TAKEN, MOVE, HOME, STAYS = range(0x7F00, 0x7F0C)
 
 MAGIC = b"paragpu\0"
-VERSION = (0, 6, 0)
+VERSION = (0, 7, 0)
+# In place of the offset of a window: there is none.
+NO_WINDOW = 2**64 - 1
 
 # Number: (name, [(parameter, type)], reply). Types as in protocol/README.md;
 # handles are all u64.
@@ -269,6 +271,8 @@ RECORDS = {
         ("token", "u8x16"),
         ("received", "u64"),
         ("pid", "u32"),
+        ("window", "u64"),
+        ("room", "u64"),
     ],
     "Welcome": [
         ("major", "u16"),
@@ -403,6 +407,8 @@ class Session:
             token=resumes.welcome["token"] if resumes else bytes(16),
             received=self.received,
             pid=pid,
+            window=NO_WINDOW,
+            room=0,
         )
         self.send_frame(HELLO, 0, 0, encode("Hello", hello))
         kind, _, _, payload = self.receive_frame()
@@ -509,7 +515,7 @@ class Shared:
         self.socket.connect(path)
         major, minor, patch = VERSION
         hello = dict(magic=MAGIC, major=major, minor=minor, patch=patch, transport=2, device=0)
-        hello.update(token=bytes(16), received=0, pid=1)
+        hello.update(token=bytes(16), received=0, pid=1, window=NO_WINDOW, room=0)
         payload = encode("Hello", hello)
         self.socket.sendall(HEADER.pack(len(payload), HELLO, 0, 0) + payload)
         data, self.fds, _, _ = socket.recv_fds(self.socket, 4096, 3)

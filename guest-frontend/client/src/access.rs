@@ -94,14 +94,9 @@ impl Access {
         }
     }
 
-    /// Whether the session has left its window.
-    pub(crate) fn is_apart(&self) -> bool {
-        self.window.is_left()
-    }
-
     /// The staging slots, if the host shares them.
     pub(crate) fn staging(&self) -> Option<&Staging> {
-        self.window.staging().filter(|_| !self.window.is_left())
+        self.window.staging()
     }
 
     /// Fetches the device's changes of shadows.

@@ -13,10 +13,10 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::{Spin, Wait};
+use paragpu_communicator::{Spin, Wait, Window};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch, HostFuncSignal};
 use parking_lot::{Condvar, Mutex};
@@ -94,8 +94,9 @@ struct Shared {
     order: Mutex<()>,
     /// The thread that runs the functions.
     runner: HostThread,
-    /// The host has asked for one that the GPU should have announced.
-    cannot_announce: AtomicBool,
+    /// The window by whose words the GPU should have announced one for which the host has asked:
+    /// its address.
+    cannot_announce: AtomicU64,
     /// Functions that have not run yet.
     outstanding: AtomicUsize,
     /// Those of them that also run if work fails.
@@ -130,7 +131,7 @@ impl HostFunctions {
                 words: Mutex::default(),
                 order: Mutex::default(),
                 runner: HostThread::default(),
-                cannot_announce: AtomicBool::new(false),
+                cannot_announce: AtomicU64::new(0),
                 outstanding: AtomicUsize::new(0),
                 callbacks: Arc::default(),
                 asked: Mutex::new(0),
@@ -295,7 +296,8 @@ impl Shared {
         };
         if waiting.is_announced && place.is_none() {
             self.words.lock().forget(id);
-            self.cannot_announce.store(true, Ordering::Relaxed);
+            let window = self.streams.words().map_or(0, Window::address);
+            self.cannot_announce.store(window, Ordering::Relaxed);
         }
         // If this fails, every later call fails as well and reports it.
         waiting.progress.finish(waiting.position.saturating_sub(1));
@@ -531,9 +533,9 @@ impl HostFunctions {
 impl Shared {
     /// Whether the GPU may announce functions: this side must poll for that.
     fn can_announce(&self) -> bool {
-        !self.cannot_announce.load(Ordering::Relaxed)
-            && !self.link.spin().is_zero()
-            && self.streams.words().is_some()
+        let cannot = self.cannot_announce.load(Ordering::Relaxed);
+        let window = self.streams.words();
+        window.is_some_and(|window| window.address() != cannot) && !self.link.spin().is_zero()
     }
 
     /// Stores a function that `post` posts.

@@ -2,20 +2,25 @@
 //!
 //! Slot `i` has bulk token `i + 1`. The guest sets the token's word before it posts a
 //! copy from or to the slot; the host clears it when the copy is complete.
+//!
+//! When the session leaves the window, copies in progress continue in the slots, which are a
+//! shadow then. Others send their bytes in calls.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Window;
-use paragpu_protocol::handle::WindowOffset;
+use paragpu_protocol::handle::{ShadowAddress, WindowOffset};
 use paragpu_protocol::layout::{BULK_TOKEN_BYTES, BULK_TOKEN_FAILED};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{HostMap, WaitToken};
+use paragpu_protocol::table::{HostMap, ShadowDestroy, WaitToken};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::connection::{LOST, Link};
 use crate::error::Result;
+use crate::shadow::Region;
 pub(crate) use crate::staging_layout::SLOT;
 use crate::staging_layout::{end, slots};
 use crate::sys::memory::{HostSlice, load_token, store_token};
@@ -29,13 +34,49 @@ const WORTHWHILE: usize = 500;
 #[derive(Debug)]
 pub struct Staging {
     window: Arc<Window>,
+    /// The window's offset in the region.
+    offset: u64,
     slots: Vec<Mutex<()>>,
     next: AtomicUsize,
     /// Held while they are announced to the host.
     registering: Mutex<()>,
     registered: AtomicBool,
+    /// What the host has, once the session has left the window.
+    away: Mutex<Away>,
+    /// Whether it has.
+    left: AtomicBool,
+    /// Copies in progress.
+    copies: AtomicUsize,
     /// Small copies for which they were not registered.
     small: AtomicUsize,
+}
+
+/// The slots of a window that the session has left.
+#[derive(Debug, Default)]
+enum Away {
+    /// It has not.
+    #[default]
+    No,
+    /// They are a shadow; `None` for slots that the host did not know.
+    Yes(Option<Arc<Region>>),
+}
+
+/// A copy that uses slots.
+#[derive(Debug)]
+pub(crate) struct StagedCopy<'a>(&'a Staging);
+
+impl Deref for StagedCopy<'_> {
+    type Target = Staging;
+
+    fn deref(&self) -> &Staging {
+        self.0
+    }
+}
+
+impl Drop for StagedCopy<'_> {
+    fn drop(&mut self) {
+        self.0.copies.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// A slot in exclusive use, whose last copy is complete.
@@ -48,14 +89,18 @@ pub struct Slot<'a> {
 
 impl Staging {
     /// The slots of a window, if it has room for any.
-    pub(crate) fn new(window: &Arc<Window>) -> Option<Self> {
+    pub(crate) fn new(window: &Arc<Window>, offset: u64) -> Option<Self> {
         let count = slots(window.len());
         (count > 0).then(|| Self {
             window: Arc::clone(window),
+            offset,
             slots: (0..count).map(|_| Mutex::new(())).collect(),
             next: AtomicUsize::new(0),
             registering: Mutex::new(()),
             registered: AtomicBool::new(false),
+            away: Mutex::default(),
+            left: AtomicBool::new(false),
+            copies: AtomicUsize::new(0),
             small: AtomicUsize::new(0),
         })
     }
@@ -80,9 +125,20 @@ impl Staging {
         self.is_registered() || self.small.fetch_add(1, Ordering::Relaxed) >= WORTHWHILE
     }
 
+    /// Begins a copy. `None` if the session has left the window.
+    ///
+    /// # Errors
+    /// If the host does not accept the slots.
+    pub(crate) fn begin(&self, link: &Link) -> Result<Option<StagedCopy<'_>>> {
+        // `is_unused` reads in the other order.
+        self.copies.fetch_add(1, Ordering::SeqCst);
+        let copy = StagedCopy(self);
+        let is_left = self.left.load(Ordering::SeqCst);
+        Ok((!is_left && self.register(link)?).then_some(copy))
+    }
+
     /// Takes a slot. If all are in use, waits for the last copy of the next one.
     pub(crate) fn take(&self, link: &Link) -> Result<Slot<'_>> {
-        self.register(link)?;
         if let Some(slot) = self.try_take() {
             return Ok(slot);
         }
@@ -101,12 +157,6 @@ impl Staging {
         Ok(slot)
     }
 
-    /// As [`take`](Self::take), but waits for no copy. `None` if all are in use.
-    pub(crate) fn take_free(&self, link: &Link) -> Result<Option<Slot<'_>>> {
-        self.register(link)?;
-        Ok(self.try_take())
-    }
-
     /// A free slot whose last copy is complete, if there is one. The first, so that those
     /// that are used stay in the processor's caches.
     pub(crate) fn try_take(&self) -> Option<Slot<'_>> {
@@ -123,23 +173,62 @@ impl Staging {
         })
     }
 
-    /// Registers the slots as pinned memory, once.
-    fn register(&self, link: &Link) -> Result<()> {
+    /// Registers the slots as pinned memory, once. Returns false if the session leaves the window
+    /// meanwhile.
+    fn register(&self, link: &Link) -> Result<bool> {
         if self.is_registered() {
-            return Ok(());
+            return Ok(true);
         }
         let _registering = self.registering.lock();
         if self.is_registered() {
-            return Ok(());
+            return Ok(true);
         }
-        let offset = WindowOffset(BULK_TOKEN_BYTES);
+        let offset = WindowOffset(self.offset + BULK_TOKEN_BYTES);
         let size = (self.slots.len() * SLOT) as u64;
-        match link.call(&HostMap { offset, size }) {
-            Ok(()) | Err(Status::HOST_MEMORY_ALREADY_REGISTERED) => {
+        let mapped = link.call(&HostMap { offset, size });
+        let away = self.away.lock();
+        match (mapped, &*away) {
+            (Ok(()) | Err(Status::HOST_MEMORY_ALREADY_REGISTERED), Away::No) => {
                 self.registered.store(true, Ordering::Release);
-                Ok(())
+                Ok(true)
             }
-            Err(status) => Err(status),
+            (Err(status), Away::No) => Err(status),
+            (Err(_), Away::Yes(_)) => Ok(false),
+            (Ok(()), Away::Yes(_)) => {
+                drop(away);
+                // A shadow now, which no copy uses.
+                let address = ShadowAddress(self.window.address() + BULK_TOKEN_BYTES);
+                link.call(&ShadowDestroy { address }).map(|()| false)
+            }
+        }
+    }
+
+    /// Begins to leave the window. Returns the shadow that the slots become, if the host knows
+    /// them.
+    pub(crate) fn depart(&self) -> Option<Arc<Region>> {
+        let mut away = self.away.lock();
+        let length = (self.slots.len() * SLOT) as u64;
+        let slots = HostSlice::of_window(&self.window, BULK_TOKEN_BYTES, length);
+        let region = slots.filter(|_| self.is_registered()).map(Region::of_slots);
+        *away = Away::Yes(region.clone());
+        region
+    }
+
+    /// Marks the window as left: the slots can be found as a shadow.
+    pub(crate) fn leave(&self) {
+        self.left.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether no copy uses the slots of a window that the session has left, nor will.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.left.load(Ordering::SeqCst) && self.copies.load(Ordering::SeqCst) == 0
+    }
+
+    /// Takes the shadow that unused slots became.
+    pub(crate) fn take_shadow(&self) -> Option<Arc<Region>> {
+        match &mut *self.away.lock() {
+            Away::No => None,
+            Away::Yes(region) => region.take(),
         }
     }
 }
@@ -157,6 +246,11 @@ impl Slot<'_> {
 
     fn offset(&self) -> u64 {
         BULK_TOKEN_BYTES + (self.index * SLOT) as u64
+    }
+
+    /// Whether the host has a copy of it.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.staging.left.load(Ordering::Acquire)
     }
 
     /// Sets the token. A copy that will clear it must be posted next.

@@ -16,7 +16,7 @@ use paragpu_protocol::table::{
 };
 use parking_lot::Mutex;
 
-use crate::connection::Link;
+use crate::connection::{Link, Signal};
 use crate::copy_order::CopyOrder;
 use crate::error::Result;
 use crate::handles::Handles;
@@ -277,11 +277,25 @@ impl Streams {
 
     /// Waits until the stream's work is complete, by polling a shared word or by a call.
     fn await_work(&self, stream: StreamHandle, by_call: impl FnOnce() -> Result<()>) -> Result<()> {
-        match self.window.words() {
-            _ if self.link.sleeps() => self.sleep_until_done(stream),
-            Some(words) if self.link.await_signal(words, stream)? => Ok(()),
-            _ => by_call(),
+        if self.link.sleeps() {
+            return self.sleep_until_done(stream);
         }
+        let Some(words) = self.window.words() else {
+            return by_call();
+        };
+        let signal = self.link.await_signal(words, stream)?;
+        if signal == Signal::Seen {
+            return Ok(());
+        }
+        by_call()?;
+        let is_left = !self
+            .window
+            .words()
+            .is_some_and(|now| std::ptr::eq(now, words));
+        if is_left && signal == Signal::Pending {
+            self.link.forget_signal(words);
+        }
+        Ok(())
     }
 
     /// Sleeps until the stream's work is complete, by an event of whose kind the host knows that

@@ -136,7 +136,7 @@ pub(crate) fn execute<'a, C: Handle<'a>>(
         session.replies.fail(at, &lost)?;
         return Ok(false);
     }
-    if C::INFO.capability == Capability::Window && !session.host.can_pin() {
+    if C::INFO.capability == Capability::Window && session.host.window().is_none() {
         let why = format!("{} needs a window", C::INFO.name);
         return session.replies.answer::<()>(
             &mut session.gpu,

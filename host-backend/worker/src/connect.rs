@@ -12,8 +12,8 @@ use paragpu_control::socket::MAX_FDS;
 use paragpu_control::worker::{self, Channel, Terms};
 use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control;
-use paragpu_protocol::handshake::{Refusal, Transport, VERSION, Welcome};
-use paragpu_protocol::layout::Regions;
+use paragpu_protocol::handshake::{NO_WINDOW, Refusal, Transport, VERSION, Welcome};
+use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
 
 use crate::guest_life::GuestLife;
 use crate::session::host_memory::Sharing;
@@ -37,13 +37,16 @@ pub(crate) struct Guest {
     welcome: Welcome,
     received: u64,
     pid: u32,
-    window: u64,
+    /// The offset of the window that it has, if any.
+    has: Option<u64>,
+    /// The offset of the window that it gets, if any.
+    gets: Option<u64>,
+    /// Size of a window that this host creates.
+    size: u64,
     /// Zeros if it has none.
     channel: Channel,
     /// TLS state, if the connection is encrypted.
     secured: Option<Secured>,
-    /// The session uses the window's addresses for something else.
-    keeps_window: bool,
 }
 
 impl Guest {
@@ -64,6 +67,12 @@ impl Guest {
         if !expected.contains(&fds.len()) {
             return Err(format!("{} descriptors came with the session", fds.len()));
         }
+        let size = match terms.window {
+            0 => WINDOW,
+            bytes => bytes,
+        };
+        let channel = guest.channel.unwrap_or_default();
+        let (window, room) = guest.windows;
         let secured = guest.secured.as_ref();
         let secured = secured.map(|keys| Secured::from_state(&keys.0));
         Ok(Self {
@@ -83,12 +92,10 @@ impl Guest {
             },
             received: guest.received,
             pid: guest.pid,
-            window: match terms.window {
-                0 => WINDOW,
-                bytes => bytes,
-            },
-            channel: guest.channel.unwrap_or_default(),
-            keeps_window: false,
+            has: (window != NO_WINDOW).then_some(window),
+            gets: has_room(room, size.max(channel.size)).then_some(room),
+            size,
+            channel,
         })
     }
 
@@ -123,37 +130,50 @@ impl Guest {
         self.received
     }
 
+    /// The offset of the window that it has, if any.
+    pub(crate) fn window(&self) -> Option<u64> {
+        self.has
+    }
+
     /// [`welcome`](Self::welcome) for a session that has received calls up to
-    /// `taken`. If it has a window, both sides keep it, whatever their new
-    /// communicator is.
+    /// `taken`. If the two share a window, both sides keep it, whatever their new
+    /// communicator is. Returns the offset of a window that comes with the connection, too.
     pub(crate) fn welcome_back(
         mut self,
         regions: Regions,
         taken: u64,
         sharing: Sharing,
-    ) -> Result<Connection, Error> {
+    ) -> Result<(Connection, Option<u64>), Error> {
         self.welcome.taken = taken;
-        self.welcome.shares_window = sharing == Sharing::Window;
-        self.welcome.wants_pinned = sharing == Sharing::Wanting;
-        self.keeps_window = sharing != Sharing::Nothing;
-        self.welcome(regions)
+        self.welcome.shares_window = sharing.window.is_some();
+        self.welcome.wants_pinned = sharing.wants_pinned;
+        self.gets.take_if(|_| sharing.window.is_some());
+        let mut connection = self.connect(regions)?;
+        connection.window.take_if(|_| self.gets.is_none());
+        let window = connection.window.as_ref().and(self.gets);
+        Ok((connection, window))
     }
 
-    /// Connects, and sends the welcome.
+    /// Connects a new session, whose window is the first in the region, and sends the welcome.
     pub(crate) fn welcome(mut self, regions: Regions) -> Result<Connection, Error> {
+        self.gets = Some(0);
+        self.connect(regions)
+    }
+
+    fn connect(&mut self, regions: Regions) -> Result<Connection, Error> {
         let deadline = Some(Instant::now() + PATIENCE);
         let kind = Control::Welcome.kind();
         let options = shm::Options {
-            window_address: (!self.keeps_window).then_some(regions.window),
+            window_address: self.gets.map(|offset| regions.window + offset),
             ..shm::Options::default()
         };
         match self.transport {
             Transport::Stream => {
                 let socket = self.take_fd()?;
                 let welcome = encode_all(&self.welcome);
-                self.keep(&[socket.as_fd()], false);
+                self.keep(&[socket.as_fd()], None);
                 let options = stream::Options::default();
-                let Some(mut secured) = self.secured else {
+                let Some(mut secured) = self.secured.take() else {
                     stream::handshake::send_frame(&socket, kind, 0, 0, &welcome, deadline)?;
                     return stream::over(socket, options);
                 };
@@ -165,12 +185,8 @@ impl Guest {
                 let liveness = socket
                     .try_clone()
                     .map_err(|source| Error::io("cannot duplicate the socket", source))?;
-                // Rings only, if there already is a window.
-                let region = if self.keeps_window {
-                    FRAMING
-                } else {
-                    self.window
-                };
+                // Rings only, if it gets no window.
+                let region = self.gets.map_or(FRAMING, |_| self.size);
                 let (connection, ends, own) = shm::create(region, RING, liveness, options)?;
                 self.welcome.region_size = region;
                 let welcome = encode_all(&self.welcome);
@@ -178,12 +194,12 @@ impl Guest {
                 stream::handshake::send_with_fds(&socket, kind, 0, 0, &welcome, &fds, deadline)?;
                 let [memory, host_bell, guest_bell] = own.as_fds();
                 let all = [memory, host_bell, guest_bell, socket.as_fd()];
-                self.keep(&all, !self.keeps_window);
+                self.keep(&all, self.gets);
                 Ok(connection)
             }
             Transport::Pci => {
                 let all: Vec<_> = self.fds.iter().map(AsFd::as_fd).collect();
-                self.keep(&all, !self.keeps_window);
+                self.keep(&all, self.gets);
                 let connection = self.attach(options)?;
                 let welcome = encode_all(&self.welcome);
                 connection.sender.send(kind, 0, Some(0), &[&welcome])?;
@@ -224,14 +240,14 @@ impl Guest {
 
     /// Keeps the connection's descriptors for another worker. Without them, the session
     /// cannot be handed over.
-    fn keep(&self, fds: &[BorrowedFd<'_>], own_window: bool) {
+    fn keep(&self, fds: &[BorrowedFd<'_>], window: Option<u64>) {
         let copies: std::io::Result<Vec<OwnedFd>> =
             fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
         *handover::current() = copies.ok().map(|fds| Handover {
             transport: self.transport,
             fds,
             channel: self.channel,
-            own_window,
+            window,
         });
     }
 
@@ -245,6 +261,12 @@ impl Guest {
     fn attach(&mut self, options: shm::Options) -> Result<Connection, Error> {
         attach_pci(&mut self.fds.drain(..), self.channel, options)
     }
+}
+
+/// Whether a window of at most `size` bytes fits from an offset of the region on.
+fn has_room(offset: u64, size: u64) -> bool {
+    let end = offset.checked_add(size);
+    offset.is_multiple_of(4096) && end.is_some_and(|end| end <= DEVICE_STRIDE)
 }
 
 /// Attaches to a channel of the PCI device by its first descriptors.

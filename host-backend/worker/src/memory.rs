@@ -5,12 +5,12 @@ use std::os::fd::OwnedFd;
 use paragpu_abi::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED;
 use paragpu_control::exchange::{Ask, Offer};
 use paragpu_device::Access;
-use paragpu_protocol::handle::{ObjectKind, ShadowAddress};
+use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     HostUnmap, MemAlias, MemAliasEnd, MemLeave, MemMap, MemOffer, MemTake, MemUnmap, PeerAsk,
-    PeerOffer, ShadowDestroy,
+    PeerOffer,
 };
 use paragpu_protocol::types::{MemoryOffer, PeerAttributes, PeerName};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -284,10 +284,6 @@ impl HostMemory {
         call: &HostUnmap,
     ) -> Outcome<Progress> {
         let offset = call.offset.0;
-        if let Some(address) = self.shadow_of_pin(offset) {
-            let address = ShadowAddress(address);
-            return self.shadow_destroy(gpu, objects, &ShadowDestroy { address });
-        }
         if !self.is_pinned(offset) {
             return fail(
                 Status::HOST_MEMORY_NOT_REGISTERED,

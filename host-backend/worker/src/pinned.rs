@@ -9,25 +9,21 @@ use paragpu_protocol::frame::{CONTROL, Control};
 
 use crate::error::{Fault, SessionEnd};
 use crate::session::Session;
-use crate::session::host_memory::Pinned;
+use crate::session::host_memory::{Pinned, Sharing};
 
 /// Maximum silence of a guest that sends the contents of pinned memory.
 const SILENCE: Duration = Duration::from_secs(60);
 
 impl Session {
-    /// Adopts a window.
-    pub(crate) fn adopt_window(&mut self, window: &Arc<Window>) {
+    /// Adopts a window at an offset of the region.
+    pub(crate) fn adopt_window(&mut self, window: &Arc<Window>, offset: u64) {
         self.copies.tokens.adopt(window);
-        self.host.adopt_window(window);
+        self.host.adopt_window(window, offset);
     }
 
-    /// Records that an arriving session has no window, and the location of its pinned
-    /// memory.
-    pub(crate) fn leave_window(&mut self, pinned: Pinned) {
-        if pinned != Pinned::Window {
-            self.host.set_pinned(pinned);
-            self.copies.tokens.leave_window();
-        }
+    /// The part of the welcome for a reconnecting guest.
+    pub(crate) fn sharing(&self) -> Sharing {
+        self.host.sharing(self.copies.tokens.are_used())
     }
 
     /// Ends copies from and to guest memory, and refuses later ones: the channel of
@@ -64,7 +60,7 @@ impl Session {
             })?;
             let bytes = reader.bytes(reader.remaining()).unwrap_or_default();
             if bytes.is_empty() {
-                self.host.set_pinned(Pinned::Here);
+                self.host.set_pinned(Pinned::Window);
                 self.replies.link.send(kind, 0, &[])?;
                 self.replies.link.sender().flush()?;
             } else {

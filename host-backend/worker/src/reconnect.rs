@@ -175,13 +175,15 @@ impl Reconnect for Host {
                 return None;
             };
             let (life, received) = (guest.life(), guest.received());
+            let sharing = sharing.with(guest.window());
             match guest.welcome_back(self.regions, taken, sharing) {
-                Ok(connection) => {
+                Ok((connection, window)) => {
                     // The daemon logs it, rate-limited.
                     tracing::debug!(taken, received, "the guest reconnected");
                     self.life = life;
                     return Some(Reconnected {
                         connection,
+                        window,
                         received,
                     });
                 }

@@ -144,7 +144,7 @@ impl Session {
         self.copies.inbound.clear();
         self.leave_guest_memory();
         let connection = loop {
-            let sharing = self.host.sharing();
+            let sharing = self.sharing();
             let next = self
                 .replies
                 .link
@@ -160,10 +160,8 @@ impl Session {
                 continue;
             }
             // The guest uses it from the welcome on, even if the connection is lost next.
-            if self.host.lacks_window()
-                && let Some(window) = &next.connection.window
-            {
-                self.adopt_window(window);
+            if let (Some(window), Some(offset)) = (&next.connection.window, next.window) {
+                self.adopt_window(window, offset);
             }
             // One that came before this connection was the current one did not close it.
             if self.replies.link.has_reconnected() {

@@ -41,8 +41,6 @@ enum Reach {
 pub(crate) struct Tokens {
     window: Option<Arc<Window>>,
     reach: Reach,
-    /// There was a window that the guest no longer reads.
-    asked_for: bool,
     /// By stream, in order; streams without transfers are dropped.
     queues: Vec<(StreamId, VecDeque<Transfer>)>,
     /// Empty queues, for reuse.
@@ -58,7 +56,6 @@ impl Tokens {
         Self {
             window,
             reach: Reach::Untried,
-            asked_for: false,
             queues: Vec::new(),
             spare: Vec::new(),
             counts: vec![0; BULK_TOKENS as usize],
@@ -77,20 +74,17 @@ impl Tokens {
         self.window = Some(Arc::clone(window));
     }
 
-    /// Records that the session lost its window. The guest asks for the tokens of copies
-    /// that it has posted.
-    pub(crate) fn leave_window(&mut self) {
-        self.window = None;
-        self.asked_for = true;
+    /// Whether the device uses the window's words.
+    pub(crate) fn are_used(&self) -> bool {
+        self.reach == Reach::Yes
     }
 
-    /// Checks the token of a call; 0 for none.
+    /// Checks the token of a call; 0 for none. Also without a window: for tokens of copies that
+    /// it posted while it shared one with another host, the guest asks.
     pub(crate) fn check(&self, token: u32) -> Outcome<()> {
-        let known = self.window.is_some() || self.asked_for;
-        if token == 0 || (token <= BULK_TOKENS && known) {
-            Ok(())
-        } else {
-            fail(Status::INVALID_VALUE, format!("bulk token {token}"))
+        match token <= BULK_TOKENS {
+            true => Ok(()),
+            false => fail(Status::INVALID_VALUE, format!("bulk token {token}")),
         }
     }
 

@@ -128,6 +128,7 @@ impl Worker {
                 transport,
                 received: 0,
                 pid,
+                windows: (paragpu_protocol::handshake::NO_WINDOW, 0),
                 channel: None,
             },
         };

@@ -272,6 +272,9 @@ pub struct Guest {
     pub received: u64,
     /// Its process ID in the guest.
     pub pid: u32,
+    /// The offset of its window, and the one from which it has room for another
+    /// ([`Hello`](paragpu_protocol::handshake::Hello)).
+    pub windows: (u64, u64),
     /// Its channel, with [`Transport::Pci`].
     pub channel: Option<Channel>,
     /// The TLS state with which the worker continues a secured connection.

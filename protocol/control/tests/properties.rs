@@ -51,12 +51,14 @@ fn guest() -> impl Strategy<Value = Guest> {
         lists,
     });
     let channel = proptest::option::of(channel);
-    (transport, any::<u64>(), any::<u32>(), channel).prop_map(
-        |(transport, received, pid, channel)| Guest {
+    let windows = any::<(u64, u64)>();
+    (transport, any::<u64>(), any::<u32>(), windows, channel).prop_map(
+        |(transport, received, pid, windows, channel)| Guest {
             secured: (pid % 2 == 0).then(|| Keys(pid.to_le_bytes().to_vec())),
             transport,
             received,
             pid,
+            windows,
             channel,
         },
     )

@@ -95,8 +95,8 @@ fn Memset(
     stream: StreamHandle,
 );
 
-/// Waits until a bulk token is cleared, after spinning on its word took too long.
-#[call(0x0208, synchronous, window, idempotent, reports, replies, part(copies), with(replies))]
+/// Waits until a bulk token is cleared, after spinning on its word took too long, or for a copy that was posted before the session left its window.
+#[call(0x0208, synchronous, idempotent, reports, replies, part(copies), with(replies))]
 fn WaitToken(
     /// The token, from 1.
     token: u32,

@@ -20,10 +20,10 @@ fn MemUnmap(
 #[call(0x0103, synchronous, idempotent, part(memory))]
 fn MemGetInfo() -> MemoryInfo;
 
-/// cuMemHostAlloc: registers a range of the window's bulk area as pinned memory, which kernels access at window base + region offset.
+/// cuMemHostAlloc: registers a range of the window as pinned memory, which kernels access at the same address as the program.
 #[call(0x0104, synchronous, window, creates(HostMemory = offset), part(host))]
 fn HostMap(
-    /// Bytes from the start of the bulk area; a multiple of 4096.
+    /// Bytes from the start of the device's region of windows; a multiple of 4096.
     offset: WindowOffset,
     /// Bytes; a multiple of 4096, not 0.
     size: u64,
@@ -39,7 +39,7 @@ fn HostUnmap(
 /// cuMemHostRegister, and cuMemHostAlloc without a window: creates a shadow, a copy of guest memory that kernels access at `address`. Also for memory that was pinned for another device of the guest, at its address there.
 #[call(0x0106, synchronous, creates(Shadow = address), part(host))]
 fn ShadowCreate(
-    /// Multiple of 4096, overlapping no other: inside the shadow region, or the shadow region or window of another device.
+    /// Multiple of 4096, overlapping no other: inside a shadow region or a region of windows, of whichever device, but outside the session's window.
     address: ShadowAddress,
     /// Bytes; a multiple of 4096, not 0.
     size: u64,
@@ -93,7 +93,7 @@ fn ShadowAgree(
 fn ShadowJoin(
     /// The address of the shadow.
     address: ShadowAddress,
-    /// The first page in the bulk area; a multiple of 4096.
+    /// The first page, from the start of the device's region of windows; a multiple of 4096.
     offset: WindowOffset,
 );
 

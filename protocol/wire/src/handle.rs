@@ -37,7 +37,7 @@ handles! {
     /// An alias of device memory, named by its first address.
     AliasAddress => Alias,
     /// A range of the shared window used as pinned memory, named by its
-    /// offset in the window's bulk area.
+    /// offset in the device's region of windows.
     WindowOffset => HostMemory,
     /// A shadow: the worker's copy of guest memory, named by its address on the device.
     ShadowAddress => Shadow,

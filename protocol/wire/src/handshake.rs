@@ -12,7 +12,7 @@ use crate::codec::{Bytes, Text};
 /// patch are compatible.
 pub const VERSION: Version = Version {
     major: 0,
-    minor: 6,
+    minor: 7,
     patch: 0,
 };
 
@@ -20,7 +20,10 @@ pub const VERSION: Version = Version {
 pub const MAGIC: [u8; 8] = *b"paragpu\0";
 
 /// Size of every [`Hello`]; the daemon reads exactly this many bytes.
-pub const HELLO_LEN: usize = 8 + 6 + 1 + 4 + 16 + 8 + 4;
+pub const HELLO_LEN: usize = 8 + 6 + 1 + 4 + 16 + 8 + 4 + 8 + 8;
+
+/// In place of the offset of a window: there is none.
+pub const NO_WINDOW: u64 = u64::MAX;
 
 crate::record! {
     /// A version of the wire protocol.
@@ -51,6 +54,12 @@ crate::record! {
         /// Process ID in the guest, for listings; 0 for a connection that only queries the
         /// device.
         pid: u32,
+        /// With a token: the offset, in the device's region of windows, of the window that the
+        /// guest shares with its host; [`NO_WINDOW`] for none.
+        window: u64,
+        /// The offset from which the guest has room for another window, if it gets one: a
+        /// multiple of 4096; [`NO_WINDOW`] for none.
+        room: u64,
     }
 
     /// Host to guest: the session is established.
@@ -73,7 +82,7 @@ crate::record! {
         taken: u64,
         /// Size of the attached memfd with the channel region (shm); 0 if there is none.
         region_size: u64,
-        /// In a resumed session: whether the host still maps the session's original window.
+        /// In a resumed session: whether the host maps the window that the guest has.
         shares_window: bool,
         /// In a resumed session: whether the host has memory of its own at the window's
         /// addresses and needs the guest's contents. It executes nothing before they arrive
@@ -254,6 +263,8 @@ impl Hello {
             token: [0; 16],
             received: 0,
             pid,
+            window: NO_WINDOW,
+            room: 0,
         }
     }
 

@@ -14,7 +14,9 @@ use paragpu_config::guest::{Guest, Tcp, Vsock};
 use paragpu_config::{Communicator, Spin};
 use paragpu_protocol::codec::{DecodeError, Reader, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
-use paragpu_protocol::handshake::{Hello, Move, Refusal, Transport, VERSION, Version, Welcome};
+use paragpu_protocol::handshake::{
+    Hello, Move, NO_WINDOW, Refusal, Transport, VERSION, Version, Welcome,
+};
 use paragpu_protocol::layout::Regions;
 
 use super::advice::{broken_advice, no_channel, unix_advice, vsock_advice};
@@ -66,8 +68,10 @@ pub(crate) struct Resume {
     pub(crate) token: [u8; 16],
     /// Counted frames of the session that were received.
     pub(crate) received: u64,
-    /// The session has a window, which stays where it is mapped.
-    pub(crate) has_window: bool,
+    /// The offset of the window that the session has. It stays where it is mapped.
+    pub(crate) window: Option<u64>,
+    /// The offset from which there is room for another one.
+    pub(crate) room: Option<u64>,
 }
 
 /// Reconnects a session.
@@ -307,18 +311,29 @@ impl Attempt<'_> {
         if let Purpose::Resume(resume) = &self.purpose {
             hello.token = resume.token;
             hello.received = resume.received;
+            hello.window = resume.window.unwrap_or(NO_WINDOW);
+            hello.room = self.room(transport).unwrap_or(NO_WINDOW);
         }
         encode_all(&hello)
     }
 
-    fn rings(&self) -> shm::Options {
+    /// The offset in the region of windows at which one of the connection is mapped. Over `pci`,
+    /// every connection has one, also of a session that keeps another.
+    fn room(&self, transport: Transport) -> Option<u64> {
+        match &self.purpose {
+            Purpose::Ask => None,
+            Purpose::Compute => Some(0),
+            Purpose::Resume(resume) => resume
+                .room
+                .filter(|_| transport != Transport::Pci || resume.window.is_none()),
+        }
+    }
+
+    fn rings(&self, transport: Transport) -> shm::Options {
+        let room = self.room(transport);
         shm::Options {
             polling: self.polling,
-            window_address: match &self.purpose {
-                Purpose::Ask => None,
-                Purpose::Resume(resume) if resume.has_window => None,
-                _ => Some(self.regions.window),
-            },
+            window_address: room.map(|offset| self.regions.window + offset),
         }
     }
 
@@ -418,13 +433,14 @@ impl Attempt<'_> {
         let received = stream::handshake::receive_with_fds(&socket, MAX_PAYLOAD, deadline)?;
         let welcome = answer(received.header.kind, &received.payload)?;
         let ends = shm::GuestEnds::from_fds(received.fds)?;
-        let connection = shm::attach(ends, socket.into(), self.rings())?;
+        let connection = shm::attach(ends, socket.into(), self.rings(Transport::Shm))?;
         Ok((connection, welcome))
     }
 
     fn pci(&self, node: &Path) -> Result<(Connection, Welcome), Unmet> {
-        let mut connection = pci::attach_guest(node, self.rings(), staging_layout::reach)
-            .map_err(|error| no_channel(node, error))?;
+        let mut connection =
+            pci::attach_guest(node, self.rings(Transport::Pci), staging_layout::reach)
+                .map_err(|error| no_channel(node, error))?;
         if !self.config.pci.direct {
             connection.pinner = None;
         }

@@ -42,6 +42,7 @@ pub(crate) use question::Question;
 pub(crate) use reconnect::{Recovery, listen};
 use reply_slots::{Slots, with_slot};
 pub use report_once::report_once;
+pub(crate) use signal::Signal;
 use state::LinkState;
 use turns::{Turn, Turns};
 

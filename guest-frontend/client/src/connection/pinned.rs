@@ -1,6 +1,6 @@
 //! Sends pinned memory to a host that took over the session without its window. That
 //! memory is zero there until the guest has sent the contents. And shares pinned memory
-//! with a host over whose connection a session gets its first window.
+//! with a host over whose connection a session gets a window.
 
 use std::sync::Arc;
 
@@ -33,23 +33,26 @@ impl Content {
 
 /// A session's pinned memory, as seen by its link.
 pub(crate) trait PinnedMemory: Send + Sync {
-    /// Whether the session has left its window.
-    fn is_apart(&self) -> bool;
+    /// The offset of the window in its region, if the session has one.
+    fn window(&self) -> Option<u64>;
 
-    /// Leaves the window if that has not happened. Returns the contents that a host
-    /// lacks, every time until a host has received them.
+    /// The offset from which there is room for another one, if there is.
+    fn room(&self) -> Option<u64>;
+
+    /// The contents that a host lacks, until one has received them.
+    fn missing(&self) -> Vec<Content>;
+
+    /// Leaves the window, if the session has one. The next host [lacks](Self::missing) its
+    /// contents.
     ///
     /// # Errors
     /// If the window's memory is gone.
-    fn leave_window(&self) -> Result<Vec<Content>, Error>;
+    fn leave_window(&self) -> Result<(), Error>;
 
     /// Records that the host has received the contents.
     fn settle_contents(&self);
 
-    /// Whether the session has a window, or has left it.
-    fn has_window(&self) -> bool;
-
-    /// Adopts the window of a new connection, if the session had none: memory that is pinned
+    /// Adopts the window of a new connection, if the session has none: memory that is pinned
     /// from now on lies there, and what was pinned before follows.
     fn adopt_window(self: Arc<Self>, window: Arc<Window>);
 }

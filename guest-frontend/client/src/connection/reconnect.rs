@@ -315,7 +315,8 @@ impl Link {
             let resume = Resume {
                 token: *recovery.token.lock(),
                 received: incoming.received,
-                has_window: self.pinned().is_some_and(|pinned| pinned.has_window()),
+                window: self.pinned().and_then(|pinned| pinned.window()),
+                room: self.pinned().and_then(|pinned| pinned.room()),
             };
             let dialed = match &goal {
                 Some(dialer) => dialer.dial(resume),
@@ -395,10 +396,9 @@ impl Link {
             )));
         }
         let pinned = self.pinned();
-        let is_apart = pinned.as_ref().is_some_and(|pinned| pinned.is_apart());
-        let copies = is_apart || welcome.wants_pinned;
-        let has_window = pinned.as_ref().is_some_and(|pinned| pinned.has_window());
-        if has_window && welcome.shares_window == copies {
+        let has_window = pinned.as_ref().is_some_and(|it| it.window().is_some());
+        let leaves = has_window && !welcome.shares_window;
+        if (leaves && !welcome.wants_pinned) || (welcome.shares_window && !has_window) {
             return Err(Broken::Over(
                 "the host has other memory where the session has its pinned memory".into(),
             ));
@@ -428,16 +428,25 @@ impl Link {
             generation: outgoing.generation,
         };
         let sender = Arc::clone(&outgoing.sender);
-        if let (Some(window), Some(pinned)) = (connection.window, pinned.clone()) {
-            pinned.adopt_window(window);
+        let mut contents = Vec::new();
+        if let Some(pinned) = pinned {
+            if leaves {
+                pinned.leave_window().map_err(|error| {
+                    Broken::Over(format!("its pinned memory is gone: {}", chain(&error)))
+                })?;
+            }
+            match welcome.wants_pinned {
+                true => contents = pinned.missing(),
+                // Its confirmation may have been lost.
+                false => pinned.settle_contents(),
+            }
+            if let Some(window) = connection.window {
+                pinned.adopt_window(window);
+            }
         }
         if welcome.wants_pinned {
             // Before the calls that may use it.
-            let contents = pinned.map(|pinned| pinned.leave_window());
-            let contents = contents.transpose().map_err(|error| {
-                Broken::Over(format!("its pinned memory is gone: {}", chain(&error)))
-            })?;
-            self.send_pinned(incoming, &*sender, &contents.unwrap_or_default())?;
+            self.send_pinned(incoming, &*sender, &contents)?;
         }
         outgoing.kept.each(|header, payload| {
             let numbers = (header.kind, header.slot, header.sequence);

@@ -38,19 +38,31 @@ const POLLS_PER_YIELD: u32 = 32;
 /// another one, which tells nothing.
 const SUBMISSION: Duration = Duration::from_secs(1);
 
+/// How a wait for a word ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// The work is complete.
+    Seen,
+    /// The thread must ask the host, which has not cleared the word.
+    Pending,
+    /// The thread must ask the host.
+    Impossible,
+}
+
 impl Link {
-    /// Waits for the stream's work. Returns false if the thread must ask the host.
-    pub(crate) fn await_signal(&self, words: &Window, stream: StreamHandle) -> Result<bool> {
+    /// Waits for the stream's work.
+    pub(crate) fn await_signal(&self, words: &Window, stream: StreamHandle) -> Result<Signal> {
         if self.spin().is_zero() {
-            return Ok(false);
+            return Ok(Signal::Impossible);
         }
         with_slot(&self.slots, |slot, _| {
             // Slots count from 1.
             let token = STAGING_TOKENS + u32::from(slot);
             let index = token as usize - 1;
-            // If the word is set, an earlier wait was abandoned.
-            if token > THREAD_TOKENS || load_token(words, index) != 0 {
-                return Ok(false);
+            // If the word is set, an earlier wait was abandoned. If it is another value, the host
+            // has answered a call of a thread that waited for a word of an earlier window.
+            if token > THREAD_TOKENS || load_token(words, index) == 1 {
+                return Ok(Signal::Impossible);
             }
             store_token(words, index, 1);
             let sent = self.post(&StreamSignal { stream, token });
@@ -58,9 +70,21 @@ impl Link {
                 store_token(words, index, 0);
                 return Err(status);
             }
-            Ok(self.poll_word(words, index))
+            Ok(match self.poll_word(words, index) {
+                true => Signal::Seen,
+                false => Signal::Pending,
+            })
         })
-        .unwrap_or(Ok(false))
+        .unwrap_or(Ok(Signal::Impossible))
+    }
+
+    /// Takes back the calling thread's word in a window that the session has left: no host clears
+    /// it. The work for which the thread waited is complete.
+    pub(crate) fn forget_signal(&self, words: &Window) {
+        with_slot(&self.slots, |slot, _| {
+            let index = STAGING_TOKENS as usize + usize::from(slot) - 1;
+            store_token(words, index, 0);
+        });
     }
 
     /// Whether the word was cleared in time.

@@ -4,7 +4,7 @@
 use super::Copies;
 use crate::error::Result;
 use crate::objects::stream::Stream;
-use crate::staging::Staging;
+use crate::staging::StagedCopy;
 use crate::sys::memory::HostSlice;
 
 /// Minimum size for which a copy through staging slots is worthwhile.
@@ -13,9 +13,12 @@ const SHORTEST: usize = 512 << 10;
 impl Copies {
     /// The slots for a copy of this size. `None` if the bytes must be sent in another way: few
     /// bytes, no slots, or host functions, behind which calls and slots may wait.
-    fn bulk(&self, size: usize) -> Option<&Staging> {
+    fn bulk(&self, size: usize) -> Result<Option<StagedCopy<'_>>> {
         let is_worthwhile = size >= SHORTEST && self.host_functions.outstanding() == 0;
-        self.staging().filter(|_| is_worthwhile)
+        match self.staging().filter(|_| is_worthwhile) {
+            Some(staging) => staging.begin(&self.link),
+            None => Ok(None),
+        }
     }
 
     /// Copies to device memory through staging slots, in a stream of the library's own.
@@ -30,10 +33,10 @@ impl Copies {
         source: &HostSlice,
         stream: &Stream,
     ) -> Result<bool> {
-        let Some(staging) = self.bulk(source.len()) else {
+        let Some(staging) = self.bulk(source.len())? else {
             return Ok(false);
         };
-        self.stage_in(staging, destination, source, |to, from, size, token| {
+        self.stage_in(&staging, destination, source, |to, from, size, token| {
             self.post_only(to, from, size, stream, token).map(drop)
         })?;
         Ok(true)
@@ -52,18 +55,18 @@ impl Copies {
         stream: &Stream,
         mut take: impl FnMut(usize, HostSlice) -> Result<()>,
     ) -> Result<bool> {
-        let Some(staging) = self.bulk(size) else {
+        let Some(staging) = self.bulk(size)? else {
             return Ok(false);
         };
         let mut is_whole = true;
         self.stage_out_part(
-            staging,
+            &staging,
             (source, size),
             stream,
             (0, 1),
             |slot, at, length| {
                 // The device's host no longer shares the slots.
-                is_whole &= !self.access.is_apart();
+                is_whole &= !slot.is_apart();
                 match is_whole {
                     true => take(at, slot.bytes(length)?),
                     false => Ok(()),

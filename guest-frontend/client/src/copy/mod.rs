@@ -30,7 +30,7 @@ use crate::objects::graph::{CopyNodeEnd, CopyWork, Work};
 use crate::objects::stream::Stream;
 use crate::parallel::in_parts;
 use crate::shadow::DeviceView;
-use crate::staging::{SLOT, Slot, Staging};
+use crate::staging::{SLOT, Slot, StagedCopy, Staging};
 use crate::statistics;
 use crate::stream::Streams;
 use crate::sys::memory::{HostRows, HostSlice};
@@ -147,9 +147,9 @@ impl Copies {
             source = source.from(copied);
         }
         let inline = if wait { INLINE_AWAITED } else { INLINE };
-        match self.slots_for(source.len(), inline) {
+        match self.slots_for(source.len(), inline)? {
             Some(staging) => {
-                self.stage_in(staging, destination, &source, |to, from, size, token| {
+                self.stage_in(&staging, destination, &source, |to, from, size, token| {
                     self.post_copy(to, from, size, stream, token)
                 })?;
             }
@@ -216,17 +216,17 @@ impl Copies {
             source += copied as u64;
             destination = destination.from(copied);
         }
-        let mut staging = self.slots_for(destination.len(), 0);
+        let mut staging = self.slots_for(destination.len(), 0)?;
         // A small copy waits for no slot: they may be busy for as long as another thread's stream.
         if let Some(staging) = staging.take_if(|_| destination.len() <= SLOT)
-            && let Some(slot) = staging.take_free(&self.link)?
+            && let Some(slot) = staging.try_take()
         {
             return self.take_out(&slot, &destination, source, stream);
         }
         match staging {
             Some(staging) => {
                 self.streams.sleep_before_waiting(stream)?;
-                self.stage_out(staging, &destination, source, stream)?;
+                self.stage_out(&staging, &destination, source, stream)?;
                 self.streams.synchronize(stream)
             }
             None => {
@@ -370,10 +370,12 @@ impl Copies {
     }
 
     /// The slots, if a copy of `size` bytes, of more than `inline`, is to use them.
-    fn slots_for(&self, size: usize, inline: usize) -> Option<&Staging> {
-        let staging = self.staging()?;
-        let uses = size > INLINE || (size > inline && staging.is_worthwhile());
-        uses.then_some(staging)
+    fn slots_for(&self, size: usize, inline: usize) -> Result<Option<StagedCopy<'_>>> {
+        let uses = |staging: &&Staging| size > INLINE || (size > inline && staging.is_worthwhile());
+        match self.staging().filter(uses) {
+            Some(staging) => staging.begin(&self.link),
+            None => Ok(None),
+        }
     }
 
     /// Sends the bytes through staging slots. `post` gets destination, source, size and token
@@ -441,7 +443,7 @@ impl Copies {
         at: usize,
         length: usize,
     ) -> Result<()> {
-        if self.access.is_apart() {
+        if slot.is_apart() {
             self.access.pull()?;
         }
         let mut copied = 0;

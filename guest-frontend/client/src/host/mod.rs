@@ -6,8 +6,8 @@
 //! program registers moves into the window if possible ([`registered`]). If it is a
 //! shared mapping of a file, the host maps the file as well ([`shared_file`]).
 //! Otherwise it gets a shadow. When the session leaves its window, memory in it becomes
-//! such a shadow: [`leave_window`]. When the session gets a window, its shadows become
-//! parts of it: [`join_window`]. Memory of pools is freed in a stream's order:
+//! such a shadow: [`leave_window`]. When the session gets a window, its first or another one,
+//! its shadows become parts of it: [`join_window`]. Memory of pools is freed in a stream's order:
 //! [`pooled`]. Kernels of other devices cannot access any of this, except
 //! [`of_all_devices`].
 
@@ -42,8 +42,9 @@ use crate::staging::Staging;
 use crate::stream::Streams;
 use crate::sys::memory::{HostSlice, Pages};
 use crate::sys::uncancelled::Uncancelled;
-use crate::window::PinnedWindow;
+use crate::window::{Mapped, PinnedWindow};
 use join_window::Joining;
+use leave_window::left;
 
 const PAGE: u64 = 4096;
 
@@ -58,11 +59,12 @@ fn whole_pages(size: u64) -> Result<u64> {
 }
 
 /// The offsets of a window behind its words and staging slots.
-fn free_in(window: &PinnedWindow) -> Ranges {
+fn free_in(window: &Mapped) -> Ranges {
     let mut free = Ranges::new(0);
+    let (offset, length) = window.place();
     let taken = window.staging().map_or(0, Staging::end);
-    let from = taken.next_multiple_of(PAGE);
-    let end = window.len() / PAGE * PAGE;
+    let from = offset + taken.next_multiple_of(PAGE);
+    let end = offset + length / PAGE * PAGE;
     if from < end {
         free.give(from, end - from);
     }
@@ -76,7 +78,7 @@ pub struct HostMemory {
     streams: Arc<Streams>,
     shadows: Arc<Shadows>,
     window: Arc<PinnedWindow>,
-    /// Free offsets in the window; `None` once the session has left it.
+    /// Free offsets in the current window, if there is one.
     free: Mutex<Option<Ranges>>,
     /// Contents in transit to a host that lacks them.
     contents: Mutex<Vec<Content>>,
@@ -108,7 +110,7 @@ pub struct Pinned {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Backing {
-    /// Offset and bytes in the window.
+    /// Offset in the region of windows, and bytes, of memory in the current window.
     Window(u64, u64),
     /// The shadow, and its address on the host.
     Shadow(Arc<Region>, Arc<ShadowPlace>),
@@ -116,7 +118,7 @@ pub(crate) enum Backing {
     File(Arc<ShadowPlace>),
 }
 
-/// Addresses of the shadow region in use. They are free again when the last reference is
+/// Addresses of a shadow. Those of the shadow region are free again when the last reference is
 /// dropped, for example by a thread that just looked them up.
 #[derive(Debug)]
 pub(crate) struct ShadowPlace {
@@ -126,14 +128,17 @@ pub(crate) struct ShadowPlace {
     pages: Option<Pages>,
     /// The program's memory, if it is a part of the window.
     joining: Joining,
-    space: Arc<Mutex<Ranges>>,
+    /// The shadow region; `None` for addresses in a window that the session has left.
+    space: Option<Arc<Mutex<Ranges>>>,
 }
 
 impl Drop for ShadowPlace {
     fn drop(&mut self) {
         // Before another thread receives the address.
         drop(self.pages.take());
-        self.space.lock().give(self.base, self.length);
+        if let Some(space) = &self.space {
+            space.lock().give(self.base, self.length);
+        }
     }
 }
 
@@ -145,7 +150,7 @@ impl HostMemory {
         window: &Arc<PinnedWindow>,
         regions: &Regions,
     ) -> Self {
-        let free = free_in(window);
+        let free = window.current().map(free_in);
         let mut shadow_space = Ranges::new(0);
         shadow_space.give(regions.shadow, DEVICE_STRIDE);
         Self {
@@ -153,7 +158,7 @@ impl HostMemory {
             streams: Arc::clone(streams),
             shadows: Arc::clone(shadows),
             window: Arc::clone(window),
-            free: Mutex::new(Some(free)),
+            free: Mutex::new(free),
             contents: Mutex::default(),
             shadow_space: Arc::new(Mutex::new(shadow_space)),
             pinned: RwLock::default(),
@@ -214,7 +219,7 @@ impl HostMemory {
             length,
             pages: None,
             joining: Joining::default(),
-            space: Arc::clone(&self.shadow_space),
+            space: Some(Arc::clone(&self.shadow_space)),
         })
     }
 
@@ -223,7 +228,9 @@ impl HostMemory {
     }
 
     fn give_back(&self, offset: u64, length: u64) {
-        if let Some(free) = self.free.lock().as_mut() {
+        if let Some(free) = self.free.lock().as_mut()
+            && self.window.shares(offset)
+        {
             free.give(offset, length);
         }
     }
@@ -248,12 +255,13 @@ impl HostMemory {
         }
         self.link.check()?;
         let length = whole_pages(size)?;
+        let departures = self.window.departures();
         let mut offset = self.take_offset(length);
-        if offset.is_none() && self.window.len() > 0 {
+        if offset.is_none() && self.window.current().is_some() {
             self.release_kept(0)?;
             offset = self.take_offset(length);
         }
-        let pinned = match offset {
+        let mut pinned = match offset {
             Some(offset) => {
                 let mapped = self.link.call(&HostMap {
                     offset: WindowOffset(offset),
@@ -261,7 +269,11 @@ impl HostMemory {
                 });
                 if let Err(status) = mapped {
                     self.give_back(offset, length);
-                    return Err(status);
+                    return match self.window.departures() == departures {
+                        true => Err(status),
+                        // The next host does not know this window.
+                        false => self.try_allocate(size, flags),
+                    };
                 }
                 let address = self.window.base() + offset;
                 Pinned {
@@ -279,12 +291,13 @@ impl HostMemory {
         let address = pinned.address;
         let mut all = self.pinned.write();
         if let Backing::Window(offset, length) = pinned.backing
-            && self.window.is_left()
+            && self.window.departures() != departures
         {
             // The session left the window during the call; the new host has zeros there.
             let region = self.window.region(offset, length).ok_or(Status::UNKNOWN)?;
             region.show();
-            self.shadows.add(region);
+            self.shadows.add(Arc::clone(&region));
+            pinned.backing = left(region, Joining::default());
         }
         all.insert(address, pinned);
         Ok(address)
@@ -350,18 +363,27 @@ impl HostMemory {
     fn release(&self, pinned: Pinned) -> Result<()> {
         match pinned.backing {
             Backing::Window(offset, length) => {
-                if let Some(region) = self.shadows.find(pinned.address, length) {
-                    self.forget_shadow(&region)?;
-                }
-                self.link.call(&HostUnmap {
-                    offset: WindowOffset(offset),
-                })?;
+                self.unmap(offset)?;
                 self.give_back(offset, length);
                 Ok(())
             }
             Backing::Shadow(region, place) => self.leave_shadow(&region, place),
             // Only registered memory has files.
             Backing::File(_) => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    /// Unpins memory that was in the current window when it was taken from the list.
+    fn unmap(&self, offset: u64) -> Result<()> {
+        let unmapped = self.link.call(&HostUnmap {
+            offset: WindowOffset(offset),
+        });
+        match unmapped {
+            // The session left the window meanwhile: it is a shadow.
+            Err(_) if !self.window.shares(offset) => self.link.call(&ShadowDestroy {
+                address: ShadowAddress(self.window.base() + offset),
+            }),
+            done => done,
         }
     }
 
@@ -405,9 +427,10 @@ impl HostMemory {
         }
         let within = address % PAGE;
         let length = (within + size).next_multiple_of(PAGE);
+        let departures = self.window.departures();
         if let Some((offset, pages)) = self.move_in(address - within, length) {
-            self.keep_moved(address, size, flags, offset, pages);
-            return Ok(());
+            let kept = self.keep_moved((address, size), flags, (offset, pages), departures);
+            return kept.ok_or(Status::UNKNOWN);
         }
         // The library itself reads such memory, and writes what the device wrote.
         let is_short = match maps::access(address, size) {

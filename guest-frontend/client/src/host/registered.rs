@@ -2,9 +2,12 @@
 //! with cudaMallocHost, but the program keeps its own address. The device uses the
 //! window's address.
 
+use std::sync::Arc;
+
 use paragpu_protocol::handle::WindowOffset;
 use paragpu_protocol::table::{HostMap, HostUnmap};
 
+use super::leave_window::left;
 use super::{Backing, HostMemory, PAGE, Pinned};
 use crate::error::Result;
 use crate::sys::moved_pages::{MovedPages, SecondMapping};
@@ -22,7 +25,7 @@ impl HostMemory {
             self.give_back(offset, length);
             return None;
         }
-        if let Some(pages) = second.replace(address, self.window.base() + offset) {
+        if let Some(pages) = second.replace(address, self.window.base() + offset, None) {
             return Some((offset, pages));
         }
         let unmap = HostUnmap {
@@ -45,26 +48,28 @@ impl HostMemory {
         Some((offset, second?))
     }
 
-    /// Pins what [`move_in`](Self::move_in) moved.
+    /// Pins what [`move_in`](Self::move_in) moved, which contains the memory.
+    /// `departures`: how many windows the session had left before.
     pub(super) fn keep_moved(
         &self,
-        address: u64,
-        size: u64,
+        (address, size): (u64, u64),
         flags: u32,
-        offset: u64,
-        pages: MovedPages,
-    ) {
+        (offset, pages): (u64, MovedPages),
+        departures: usize,
+    ) -> Option<()> {
         let within = address - pages.address();
         let length = (within + size).next_multiple_of(PAGE);
         let mut all = self.pinned.write();
-        self.window.add_moved(address, size, pages);
-        if self.window.is_left()
-            && let Some(region) = self.window.region(offset, length)
-        {
+        let backing = if self.window.departures() == departures {
+            self.window.add_moved(address, size, pages);
+            Backing::Window(offset, length)
+        } else {
             // The window was left meanwhile: the host has zeros there.
+            let (region, joining) = self.left_registered((address, size), (offset, pages))?;
             region.show();
-            self.shadows.add(region);
-        }
+            self.shadows.add(Arc::clone(&region));
+            left(region, joining)
+        };
         all.insert(
             address,
             Pinned {
@@ -74,22 +79,18 @@ impl HostMemory {
                 flags,
                 registered: true,
                 kept: false,
-                backing: Backing::Window(offset, length),
+                backing,
             },
         );
+        Some(())
     }
 
     /// Makes the memory at `address` private to the program again.
     pub(super) fn move_out(&self, address: u64, offset: u64, length: u64) -> Result<()> {
         self.streams.synchronize_all()?;
-        let region = self.shadows.find(self.window.base() + offset, length);
-        if let Some(region) = region {
-            self.forget_shadow(&region)?;
-        }
-        self.link.call(&HostUnmap {
-            offset: WindowOffset(offset),
-        })?;
-        if self.window.give_back(address) {
+        self.unmap(offset)?;
+        let pages = self.window.take_moved(address);
+        if pages.is_none_or(|pages| pages.give_back()) {
             self.give_back(offset, length);
         }
         Ok(())

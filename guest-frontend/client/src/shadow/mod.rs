@@ -60,8 +60,8 @@ pub(crate) enum DeviceView {
 #[derive(Debug, Default)]
 pub(crate) struct Visible {
     regions: Vec<Arc<Region>>,
-    /// Whether the session had already left its window when `regions` was determined.
-    is_apart: bool,
+    /// How many windows the session had left when `regions` was determined.
+    departures: usize,
 }
 
 /// The shadows of a session.
@@ -114,7 +114,8 @@ impl Shadows {
     }
 
     /// Whether the device has a shadow of memory that the program uses. The staging slots,
-    /// which are one once the session has left its window, are used inside of copies only.
+    /// which are one for a while after the session has left its window, are used inside of copies
+    /// only.
     pub(crate) fn are_of_program(&self) -> bool {
         let is_of_program = |region: &Arc<Region>| region.is_for_kernels();
         !self.are_none() && self.regions.read().iter().any(is_of_program)
@@ -175,7 +176,7 @@ impl Shadows {
     pub(crate) fn reach(&self, address: u64, size: u64) -> DeviceView {
         // Registered memory may consist of pages of the window.
         let address = self.window.address_of(address, size).unwrap_or(address);
-        if self.window.holds(address) && !self.window.is_left() {
+        if self.window.holds(address) {
             return DeviceView::Direct(address);
         }
         if let Some(address) = self.files.address_of(address, size) {
@@ -241,17 +242,20 @@ impl Shadows {
         has_noted: &mut bool,
     ) -> Result<Visible> {
         // Read before the list of shadows: leaving the window creates the shadows first and
-        // sets the flag last. If the window is left between this check and the launch, the
-        // second check in `after_launch` detects it.
-        let is_apart = self.window.is_left();
-        if !is_apart && !std::mem::replace(has_noted, true) {
+        // is counted last. If the window is left between this and the launch, the second look
+        // in `after_launch` detects it.
+        let departures = self.window.departures();
+        if !std::mem::replace(has_noted, true) {
             self.window.note_parameters(parameters);
         }
         self.managed.before_work()?;
+        let mut visible = Visible {
+            departures,
+            ..Visible::default()
+        };
         if self.are_none() {
-            return Ok(Visible::default());
+            return Ok(visible);
         }
-        let mut visible = Vec::new();
         let (words, _) = parameters.as_chunks::<8>();
         let words = words.iter().map(|word| u64::from_le_bytes(*word));
         for region in self.regions.read().iter() {
@@ -264,16 +268,13 @@ impl Shadows {
                 region.show();
             }
             if region.is_visible() {
-                visible.push(Arc::clone(region));
+                visible.regions.push(Arc::clone(region));
             }
         }
-        for region in &visible {
+        for region in &visible.regions {
             region.push(&self.link, 0, usize::MAX)?;
         }
-        Ok(Visible {
-            regions: visible,
-            is_apart,
-        })
+        Ok(visible)
     }
 
     /// Records a launched kernel, work `position` of a stream, as a writer of `visible`.
@@ -282,9 +283,9 @@ impl Shadows {
         for region in visible.regions {
             region.add_writer(stream, position);
         }
-        if !visible.is_apart && self.window.is_left() {
-            // The window was left between the check in `before_launch` and the launch, so
-            // the kernel may write to any memory that was pinned in it.
+        if visible.departures != self.window.departures() {
+            // The window was left since `before_launch`, so the kernel may write to any memory
+            // that was pinned in it.
             let regions = self.all();
             for region in regions.iter().filter(|region| region.is_for_kernels()) {
                 region.add_writer(stream, position);

@@ -10,6 +10,8 @@ pub mod reservation;
 pub(crate) mod shared_file;
 pub mod shared_page;
 pub(crate) mod standard_streams;
+#[cfg(test)]
+pub(crate) mod test_window;
 pub(crate) mod uncancelled;
 pub(crate) mod userfault;
 pub(crate) mod zeros;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use paragpu_communicator::{Window, copy_past_caches};
 
-use super::memory::PAGE;
+use super::memory::{HostSlice, PAGE};
 use super::userfault::{Userfault, Watch};
 use crate::maps;
 
@@ -64,12 +64,18 @@ impl SecondMapping {
 
     /// Replaces the program's pages at `address` by these, with their contents. `window` is
     /// the address of these pages in the window. `None` if the range is not plain private
-    /// memory, or if writers cannot be blocked.
-    pub(crate) fn replace(self, address: u64, window: u64) -> Option<MovedPages> {
+    /// memory, nor all of it `former` pages of a window, or if writers cannot be blocked.
+    pub(crate) fn replace(
+        self,
+        address: u64,
+        window: u64,
+        former: Option<u64>,
+    ) -> Option<MovedPages> {
         let target = at(address)?;
         // Taken first: another thread may move some of the same pages.
         let mut registry = Locked::take();
-        if !is_plain(address, self.length) {
+        let is_former = |former| is_window(address, self.length, former);
+        if !is_plain(address, self.length) && !former.is_some_and(is_former) {
             return None;
         }
         let hold = Hold::on(target, self.length)?;
@@ -112,6 +118,19 @@ impl MovedPages {
     /// The first address.
     pub(crate) fn address(&self) -> u64 {
         self.address.as_ptr() as u64
+    }
+
+    /// `size` bytes of the program at `address`. `None` if they are not inside.
+    pub(crate) fn part(&self, address: u64, size: u64) -> Option<HostSlice> {
+        self.in_window(address, size)?;
+        let start = ptr::with_exposed_provenance(usize::try_from(address).ok()?);
+        // SAFETY: inside these pages, which the program keeps while they are registered.
+        Some(unsafe { HostSlice::new(start, usize::try_from(size).ok()?) })
+    }
+
+    /// The first address in the window.
+    pub(crate) fn window(&self) -> u64 {
+        self.window
     }
 
     /// Stops to give forked children copies of them, because they will be unmapped.
@@ -330,6 +349,8 @@ impl Locked {
     }
 
     fn add(&mut self, pages: &MovedPages) {
+        // They may replace those of a window that the session has left.
+        self.remove(pages);
         self.lists().moved.push((pages.address, pages.length));
     }
 
@@ -414,36 +435,14 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
 
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-
+    use super::super::test_window::window_at;
     use super::*;
 
     const LENGTH: usize = 64 * PAGE;
 
     /// A window of twice that length.
     fn window() -> Window {
-        window_of(2 * LENGTH)
-    }
-
-    /// A window as a communicator creates it.
-    fn window_of(length: usize) -> Window {
-        let file = memfd_create("window", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&file, length as u64).unwrap();
-        let progress = Box::leak(Box::new(AtomicU64::new(0)));
-        // SAFETY: a new mapping that is never unmapped.
-        unsafe {
-            let base = libc::mmap(
-                ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                std::os::fd::AsRawFd::as_raw_fd(&file),
-                0,
-            );
-            assert_ne!(base, libc::MAP_FAILED);
-            let base = NonNull::new(base.cast()).unwrap();
-            Window::from_raw(base, length, NonNull::from(progress), Box::new(()))
-        }
+        window_at(None, 2 * LENGTH)
     }
 
     /// Private pages, filled with distinct words.
@@ -468,7 +467,7 @@ mod tests {
     fn moved(window: &Window, words: &'static [AtomicU64]) -> Option<MovedPages> {
         let address = words.as_ptr() as u64 + PAGE as u64;
         let second = SecondMapping::new(window, LENGTH as u64, (LENGTH - 2 * PAGE) as u64).unwrap();
-        second.replace(address, window.address() + LENGTH as u64)
+        second.replace(address, window.address() + LENGTH as u64, None)
     }
 
     #[test]
@@ -517,7 +516,7 @@ mod tests {
                 let threads = [0, PAGE as u64].map(|offset| {
                     let second = SecondMapping::new(&window, offset, PAGE as u64).unwrap();
                     let place = window.address() + offset;
-                    scope.spawn(move || second.replace(address, place))
+                    scope.spawn(move || second.replace(address, place, None))
                 });
                 let ended = threads.into_iter().map(|thread| thread.join().unwrap());
                 ended.flatten().collect()
@@ -603,7 +602,7 @@ mod tests {
     #[test]
     fn a_part_of_a_huge_page_moves() {
         const HUGE: usize = 2 << 20;
-        let window = window_of(HUGE);
+        let window = window_at(None, HUGE);
         let words = program(3 * HUGE);
         let start = words.as_ptr() as usize;
         // SAFETY: mapped by `program`; the advice changes no contents.
@@ -614,7 +613,7 @@ mod tests {
         let first = (start.next_multiple_of(HUGE) + HUGE / 4 - start) / 8;
         let second = SecondMapping::new(&window, 0, (HUGE / 2) as u64).unwrap();
         let address = words[first..].as_ptr() as u64;
-        let Some(pages) = second.replace(address, window.address()) else {
+        let Some(pages) = second.replace(address, window.address(), None) else {
             return; // Without the privilege to block other threads.
         };
         assert_eq!(word(&window, 8), 2 + first as u64);
@@ -634,7 +633,7 @@ mod tests {
         let window = window();
         let refused = |address: u64| {
             let second = SecondMapping::new(&window, 0, PAGE as u64).unwrap();
-            second.replace(address, window.address()).is_none()
+            second.replace(address, window.address(), None).is_none()
         };
         // Shared memory, read-only memory, unmapped memory, a stack.
         assert!(refused(window.address() + LENGTH as u64));

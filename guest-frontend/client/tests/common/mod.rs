@@ -224,6 +224,7 @@ impl Worker {
                 transport: Transport::Stream,
                 received: 0,
                 pid: 0,
+                windows: (paragpu_protocol::handshake::NO_WINDOW, 0),
                 channel: None,
                 secured: None,
             },

@@ -587,6 +587,7 @@ fn described(guest: &Guest, request: &SessionRequest) -> worker::Guest {
         transport: request.transport,
         received: request.hello.received,
         pid: request.hello.pid,
+        windows: (request.hello.window, request.hello.room),
         channel: request.channel.as_ref().map(|channel| worker::Channel {
             number: channel.number,
             offset: channel.offset,

@@ -4,7 +4,8 @@
 //! If a session moves to a host that cannot access its window, or to a checkpoint, its
 //! pinned memory becomes shadows at the same addresses. The guest has the contents when
 //! it switches to the new connection, and sends them before any call is executed. So they
-//! pass through no daemon, and no write of the program is lost.
+//! pass through no daemon, and no write of the program is lost. From then on the session is
+//! like one that never had a window. It gets its next one at another offset of the region.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::Window;
 use paragpu_protocol::codec::{Bytes, Field as _};
-use paragpu_protocol::layout::{BULK_TOKEN_BYTES, DEVICE_STRIDE, Regions};
+use paragpu_protocol::handle::ShadowAddress;
+use paragpu_protocol::layout::{BULK_TOKEN_BYTES, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{HostMap, ShadowChanges, ShadowCreate, ShadowJoin};
 use paragpu_protocol::types::{ChangedRun, ChangedRuns};
@@ -30,6 +32,9 @@ use crate::transfer::state::StateError;
 /// How long a shadow that joins the window delays later calls, until the device is idle.
 const JOINING: Duration = Duration::from_millis(100);
 
+/// Why a call fails that needs a window.
+const NO_WINDOW: &str = "the session has no window";
+
 /// The location of pinned memory at a window's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
@@ -39,8 +44,6 @@ pub enum Pinned {
     Window = 0,
     /// In the guest, which will send the contents. The memory here is zero.
     Guest = 1,
-    /// In the host. The guest has a copy.
-    Here = 2,
 }
 
 impl Pinned {
@@ -52,38 +55,63 @@ impl Pinned {
         Ok(match number {
             0 => Self::Window,
             1 => Self::Guest,
-            2 => Self::Here,
             _ => return Err(StateError::Order("pinned memory at an unknown location")),
         })
     }
 }
 
-/// The memory at the window's addresses, for a reconnecting guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sharing {
-    /// Nothing.
-    Nothing,
-    /// Its window.
-    Window,
-    /// Memory of the host that lacks the guest's contents.
-    Wanting,
-    /// Memory of the host.
-    Copies,
+/// What a reconnecting guest finds at the addresses of windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sharing {
+    /// The window's offset in the region, if there is one.
+    pub window: Option<u64>,
+    /// Neither side has used the window.
+    pub is_new: bool,
+    /// Shadows lack the guest's contents.
+    pub wants_pinned: bool,
 }
 
-/// The end of `size` bytes at `offset` of a window of `length` bytes.
-///
-/// # Errors
-/// `INVALID_VALUE` if they are not pages that it has for pinned memory.
-fn end_of_pages(offset: u64, size: u64, length: u64) -> Outcome<u64> {
-    let end = offset.checked_add(size).filter(|end| *end <= length);
-    let whole = size != 0 && (offset | size).is_multiple_of(PAGE) && offset >= BULK_TOKEN_BYTES;
-    match end.filter(|_| whole) {
-        Some(end) => Ok(end),
-        None => fail(
-            Status::INVALID_VALUE,
-            format!("{size} bytes at offset {offset:#x} are not pages of the window"),
-        ),
+impl Sharing {
+    /// The same for a guest that has the window at `offset`, or none. A guest whose connection
+    /// broke before its welcome does not know the window that came with it.
+    pub(crate) fn with(self, offset: Option<u64>) -> Self {
+        let window = self
+            .window
+            .filter(|ours| !self.is_new || offset == Some(*ours));
+        Self { window, ..self }
+    }
+}
+
+/// A window, at an offset of the region.
+#[derive(Debug)]
+struct Placed {
+    window: Arc<Window>,
+    offset: u64,
+}
+
+impl Placed {
+    /// The place in the window of `size` bytes at `offset` of the region.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if they are not pages that the window has for pinned memory.
+    fn pages(&self, offset: u64, size: u64) -> Outcome<u64> {
+        let whole = size != 0 && (offset | size).is_multiple_of(PAGE);
+        let inside = offset
+            .checked_sub(self.offset)
+            .filter(|inside| *inside >= BULK_TOKEN_BYTES && whole);
+        let end = inside.and_then(|inside| inside.checked_add(size));
+        match inside.filter(|_| end.is_some_and(|end| end <= self.window.len())) {
+            Some(inside) => Ok(inside),
+            None => fail(
+                Status::INVALID_VALUE,
+                format!("{size} bytes at offset {offset:#x} are not pages of the window"),
+            ),
+        }
+    }
+
+    /// The device's address of a pinned range.
+    fn address_of(&self, offset: u64) -> u64 {
+        self.window.address() + (offset - self.offset)
     }
 }
 
@@ -91,8 +119,8 @@ fn end_of_pages(offset: u64, size: u64, length: u64) -> Outcome<u64> {
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     regions: Regions,
-    window: Option<Arc<Window>>,
-    /// Pinned ranges of the window: offset and size.
+    window: Option<Placed>,
+    /// Pinned ranges of the window: offset in the region, and size.
     pins: BTreeMap<u64, u64>,
     /// The location of pinned memory at the window's addresses.
     pinned: Pinned,
@@ -117,7 +145,7 @@ impl HostMemory {
     ) -> Self {
         Self {
             regions,
-            window,
+            window: window.map(|window| Placed { window, offset: 0 }),
             pins: BTreeMap::new(),
             pinned: Pinned::default(),
             shadows: BTreeMap::new(),
@@ -143,17 +171,13 @@ impl HostMemory {
 
     /// The window that guest and worker share.
     pub(crate) fn window(&self) -> Option<&Arc<Window>> {
-        self.window.as_ref()
+        self.window.as_ref().map(|placed| &placed.window)
     }
 
-    /// Adopts a window.
-    pub(crate) fn adopt_window(&mut self, window: &Arc<Window>) {
-        self.window = Some(Arc::clone(window));
-    }
-
-    /// Whether the session could use a window that comes with a new connection.
-    pub(crate) fn lacks_window(&self) -> bool {
-        self.window.is_none() && self.pinned == Pinned::Window
+    /// Adopts a window at an offset of the region. One that it replaces has not been used.
+    pub(crate) fn adopt_window(&mut self, window: &Arc<Window>, offset: u64) {
+        let window = Arc::clone(window);
+        self.window = Some(Placed { window, offset });
     }
 
     /// The location of pinned memory.
@@ -165,56 +189,45 @@ impl HostMemory {
         self.pinned = pinned;
     }
 
-    /// The part of the welcome for a reconnecting guest.
-    pub(crate) fn sharing(&self) -> Sharing {
-        match self.pinned {
-            Pinned::Window if self.window.is_some() => Sharing::Window,
-            Pinned::Window => Sharing::Nothing,
-            Pinned::Guest => Sharing::Wanting,
-            Pinned::Here => Sharing::Copies,
+    /// What a reconnecting guest finds at the window's addresses.
+    pub(crate) fn sharing(&self, are_words_used: bool) -> Sharing {
+        Sharing {
+            window: self.window.as_ref().map(|window| window.offset),
+            is_new: !are_words_used
+                && self.pins.is_empty()
+                && !self.shadows.values().any(Shadow::is_joined),
+            wants_pinned: self.pinned == Pinned::Guest,
         }
     }
 
     /// The location of pinned memory once the session has left its window.
     pub(crate) fn pinned_without_window(&self) -> Pinned {
-        match self.pinned {
-            Pinned::Window if self.window.is_some() => Pinned::Guest,
-            other => other,
+        match self.window {
+            Some(_) => Pinned::Guest,
+            None => self.pinned,
         }
     }
 
-    /// Whether memory at a window's addresses can be pinned.
-    pub(crate) fn can_pin(&self) -> bool {
-        self.window.is_some() || self.pinned != Pinned::Window
+    /// The shadow that replaces memory pinned at `offset`, once the session has left its window.
+    pub(crate) fn shadow_of_pin(&self, offset: u64) -> ShadowAddress {
+        ShadowAddress(self.regions.window.saturating_add(offset))
     }
 
-    /// The shadow that replaces memory pinned at `offset`, if pinned memory is
-    /// outside the window.
-    pub(crate) fn shadow_of_pin(&self, offset: u64) -> Option<u64> {
-        (self.pinned != Pinned::Window).then(|| self.regions.window.saturating_add(offset))
-    }
-
-    /// Pins a range of the window, or of the memory that replaces it.
+    /// Pins a range of the window.
     pub(crate) fn host_map(&mut self, gpu: &mut Gpu, call: &HostMap) -> Outcome<()> {
         let (offset, size) = (call.offset.0, call.size);
-        let (base, length) = match &self.window {
-            Some(window) => (window.address(), window.len()),
-            // Copies are not limited to the size of the window.
-            None if self.pinned != Pinned::Window => (self.regions.window, DEVICE_STRIDE),
-            None => (0, 0),
+        let Some(window) = &self.window else {
+            return fail(Status::NOT_SUPPORTED, NO_WINDOW);
         };
-        let end = end_of_pages(offset, size, length)?;
-        if self.window.is_none() {
-            return self.make_shadow(gpu, base + offset, size);
-        }
-        let before = self.pins.range(..end).next_back();
+        window.pages(offset, size)?;
+        let before = self.pins.range(..offset + size).next_back();
         if before.is_some_and(|(start, size)| start + size > offset) {
             return fail(
                 Status::HOST_MEMORY_ALREADY_REGISTERED,
                 format!("{size} bytes at offset {offset:#x} are pinned already"),
             );
         }
-        gpu.host_register(base + offset, size)?;
+        gpu.host_register(window.address_of(offset), size)?;
         self.pins.insert(offset, size);
         Ok(())
     }
@@ -231,28 +244,22 @@ impl HostMemory {
 
     /// Unregisters the range pinned at `offset`, which no work in flight uses.
     pub(crate) fn unpin(&self, gpu: &mut Gpu, offset: u64) -> Outcome<()> {
-        let base = self.window.as_ref().map_or(0, |window| window.address());
-        Ok(gpu.host_unregister(base + offset)?)
+        match &self.window {
+            Some(window) => Ok(gpu.host_unregister(window.address_of(offset))?),
+            None => fail(Status::NOT_SUPPORTED, NO_WINDOW),
+        }
     }
 
     // Shadows.
 
-    /// Creates a shadow at the guest's request.
-    pub(crate) fn shadow_create(&mut self, gpu: &mut Gpu, call: &ShadowCreate) -> Outcome<()> {
-        let (address, size) = (call.address.0, call.size);
-        self.check_range(address, size)?;
-        self.make_shadow(gpu, address, size)
-    }
-
-    /// Checks that a range consists of pages of the shadow region, or of host memory of
-    /// another device.
-    fn check_range(&self, address: u64, size: u64) -> Outcome<()> {
-        let inside = Regions::hold_host_memory(address, size)
-            && !Regions::holds(self.regions.window, address, size);
+    /// Checks that a range consists of pages for host memory, of whatever device. The kernel
+    /// refuses those of the window, which are mapped already.
+    fn check_range(address: u64, size: u64) -> Outcome<()> {
+        let inside = Regions::hold_host_memory(address, size);
         if size == 0 || !(address | size).is_multiple_of(PAGE) || !inside {
             return fail(
                 Status::INVALID_VALUE,
-                format!("{size} bytes at {address:#x} are not pages of the shadow region"),
+                format!("{size} bytes at {address:#x} are not pages for host memory"),
             );
         }
         Ok(())
@@ -273,8 +280,10 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Creates a shadow in the shadow region or at the window's addresses.
-    fn make_shadow(&mut self, gpu: &mut Gpu, address: u64, size: u64) -> Outcome<()> {
+    /// Creates a shadow at the guest's request.
+    pub(crate) fn shadow_create(&mut self, gpu: &mut Gpu, call: &ShadowCreate) -> Outcome<()> {
+        let (address, size) = (call.address.0, call.size);
+        Self::check_range(address, size)?;
         self.check_free(address, size)?;
         let held = self.account.take(size.saturating_mul(COPIES))?;
         let shadow = match Shadow::at(address, size, held) {
@@ -346,10 +355,10 @@ impl HostMemory {
         let (address, offset) = (call.address.0, call.offset.0);
         self.check_shadow(address)?;
         let (Some(window), Some(shadow)) = (&self.window, self.shadows.get_mut(&address)) else {
-            return fail(Status::NOT_SUPPORTED, "the session has no window");
+            return fail(Status::NOT_SUPPORTED, NO_WINDOW);
         };
         let size = shadow.len();
-        end_of_pages(offset, size, window.len())?;
+        let inside = window.pages(offset, size)?;
         if shadow.is_joined() {
             return fail(
                 Status::HOST_MEMORY_ALREADY_REGISTERED,
@@ -358,10 +367,9 @@ impl HostMemory {
         }
         gpu.host_unregister(address)?;
         if merges {
-            // `end_of_pages` checked the place.
-            shadow.merge_into(window, offset);
+            shadow.merge_into(&window.window, inside);
         }
-        if let Err(errno) = shadow.join(window, offset) {
+        if let Err(errno) = shadow.join(&window.window, inside) {
             let why = format!("pages of the window cannot be mapped at {address:#x}: {errno}");
             return Err(Fault::End(SessionEnd::Lost(why)));
         }
@@ -369,19 +377,12 @@ impl HostMemory {
         Ok(gpu.host_register(address, size)?)
     }
 
-    /// The same for a session that arrives, with the contents of a shadow that was part of the
-    /// window elsewhere. Without the window it stays a shadow, and the guest sends the contents.
-    pub(crate) fn join_again(&mut self, gpu: &mut Gpu, call: &ShadowJoin) -> Outcome<()> {
-        if self.window.is_some() {
-            return self.join(gpu, call, false);
-        }
-        // What it contains was sent before it became part of the window.
-        if self.pinned == Pinned::Guest
-            && let Some(shadow) = self.shadows.get(&call.address.0)
-        {
+    /// Fills a shadow with zeros: what it contains was sent before it became a part of the window
+    /// that the session has left.
+    pub(crate) fn clear_shadow(&self, address: ShadowAddress) {
+        if let Some(shadow) = self.shadows.get(&address.0) {
             shadow.clear();
         }
-        Ok(())
     }
 
     // Registered files.
@@ -395,7 +396,7 @@ impl HostMemory {
         file: impl AsFd,
         offset: u64,
     ) -> Outcome<()> {
-        self.check_range(address, size)?;
+        Self::check_range(address, size)?;
         self.check_free(address, size)?;
         let held = self.account.take(size)?;
         let mapped = SharedFile::map(address, size, file, offset, held)?;

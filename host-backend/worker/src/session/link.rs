@@ -49,6 +49,8 @@ pub trait Reconnect: Send {
 pub struct Reconnected {
     /// The connection, after the welcome.
     pub connection: Connection,
+    /// The offset in the region of the window that comes with it, if the session gets one.
+    pub window: Option<u64>,
     /// Counted frames of the session that the guest has received.
     pub received: u64,
 }

@@ -569,6 +569,7 @@ impl Reconnect for Back {
     fn next(&mut self, _: &Error, _: u64, _: Sharing) -> Option<Reconnected> {
         (self.look)();
         Some(Reconnected {
+            window: None,
             connection: self.connection.take()?,
             received: self.received,
         })

@@ -3,18 +3,19 @@
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use paragpu_communicator::{Connection, Receiver};
+use paragpu_communicator::{Connection, Receiver, Window};
+use paragpu_communicator_ring::shm;
 use paragpu_communicator_stream as stream;
 use paragpu_protocol::frame::Control;
-use paragpu_protocol::handle::WindowOffset;
-use paragpu_protocol::table::HostMap;
+use paragpu_protocol::handle::{ObjectKind, ShadowAddress, WindowOffset};
+use paragpu_protocol::table::{HostMap, HostUnmap, ShadowDestroy, ShadowJoin};
 
 use crate::error::SessionEnd;
 use crate::live::Recorded;
 use crate::session::Session;
-use crate::session::host_memory::{Pinned, Sharing};
 use crate::testing::device::TestDevice;
 use crate::testing::guest::setup;
+use crate::transfer::replay::Item;
 
 const PINNED: u64 = 8192;
 
@@ -28,14 +29,14 @@ fn came() -> (Session, Box<dyn Receiver>, Connection, u64) {
     let setup = setup(&TestDevice::default());
     let address = setup.regions.window + 4096;
     let mut session = Session::new(setup, Arc::clone(&host.sender), None);
-    assert_eq!(session.host.sharing(), Sharing::Nothing);
-    session.leave_window(Pinned::Guest);
-    assert_eq!(session.host.sharing(), Sharing::Wanting);
+    assert!(!session.sharing().wants_pinned);
     let map = HostMap {
         offset: WindowOffset(4096),
         size: PINNED,
     };
-    session.perform(&Recorded::of(&map)).unwrap();
+    let items = [Item::new(Recorded::of(&map))];
+    session.leave_window(&items).unwrap();
+    assert!(session.sharing().wants_pinned);
     (session, host.receiver, guest, address)
 }
 
@@ -53,7 +54,7 @@ fn all_contents_arrive_before_the_session_continues() {
     send(&guest, kind, &[&address.to_le_bytes(), b"here"]);
     send(&guest, kind, &[&[0; 8]]);
     session.await_pinned(receiver.as_mut()).unwrap();
-    assert_eq!(session.host.sharing(), Sharing::Copies);
+    assert!(!session.sharing().wants_pinned);
     assert_eq!(session.host.agreed(address, 0, 5).unwrap(), b"here\0");
     assert_eq!(session.host.agreed(address, 100, 5).unwrap(), b"there");
     let wait = paragpu_communicator::Wait::Forever;
@@ -74,7 +75,7 @@ fn a_broken_connection_leaves_contents_missing() {
     drop(guest);
     let end = session.await_pinned(receiver.as_mut()).unwrap_err();
     assert!(matches!(end, SessionEnd::Connection(error) if error.is_loss()));
-    assert_eq!(session.host.sharing(), Sharing::Wanting);
+    assert!(session.sharing().wants_pinned);
 }
 
 #[test]
@@ -100,4 +101,93 @@ fn invalid_contents_end_the_session() {
     send(&guest, kind, &[&[1, 2, 3]]);
     let end = session.await_pinned(receiver.as_mut()).unwrap_err();
     assert!(matches!(end, SessionEnd::Malformed { .. }), "{end:?}");
+}
+
+/// A window of a new connection.
+fn window() -> Arc<Window> {
+    let (host, _) = UnixStream::pair().unwrap();
+    let options = shm::Options::default();
+    let (connection, _, _) = shm::create(64 << 20, 1 << 20, host.into(), options).unwrap();
+    connection.window.unwrap()
+}
+
+fn pin(offset: u64) -> Recorded {
+    Recorded::of(&HostMap {
+        offset: WindowOffset(offset),
+        size: PINNED,
+    })
+}
+
+#[test]
+fn what_a_window_held_is_a_shadow_like_any_other() {
+    let (mut session, mut receiver, guest, address) = came();
+    send(&guest, Control::Pinned.kind(), &[&[0; 8]]);
+    session.await_pinned(receiver.as_mut()).unwrap();
+    let names = |session: &Session, kind| session.objects.live.names(kind).collect::<Vec<_>>();
+    assert_eq!(names(&session, ObjectKind::Shadow), [address]);
+    assert!(names(&session, ObjectKind::HostMemory).is_empty());
+    assert!(session.perform(&pin(1 << 20)).is_err(), "it has no window");
+    let address = ShadowAddress(address);
+    session
+        .perform(&Recorded::of(&ShadowDestroy { address }))
+        .unwrap();
+    assert!(names(&session, ObjectKind::Shadow).is_empty());
+}
+
+#[test]
+fn the_next_window_lies_behind_the_last_one() {
+    const NEXT: u64 = 1 << 30;
+    let (mut session, mut receiver, guest, address) = came();
+    send(&guest, Control::Pinned.kind(), &[&[0; 8]]);
+    session.await_pinned(receiver.as_mut()).unwrap();
+    assert_eq!(session.sharing().window, None);
+    session.adopt_window(&window(), NEXT);
+    let sharing = session.sharing();
+    assert_eq!(sharing.with(Some(NEXT)).window, Some(NEXT));
+    // The connection broke before its guest knew the window.
+    assert_eq!(sharing.with(None).window, None);
+    assert_eq!(sharing.with(Some(0)).window, None);
+    session.adopt_window(&window(), NEXT);
+    for outside in [0, 4096, NEXT - 4096, NEXT, NEXT + (64 << 20)] {
+        assert!(session.perform(&pin(outside)).is_err(), "{outside:#x}");
+    }
+    session.perform(&pin(NEXT + 4096)).unwrap();
+    let join = |offset| {
+        Recorded::of(&ShadowJoin {
+            address: ShadowAddress(address),
+            offset: WindowOffset(offset),
+        })
+    };
+    assert!(session.perform(&join(1 << 20)).is_err(), "of the last one");
+    session.perform(&join(NEXT + (1 << 20))).unwrap();
+    // Both sides use it now.
+    assert_eq!(session.sharing().with(None).window, Some(NEXT));
+    let offset = WindowOffset(NEXT + 4096);
+    session
+        .perform(&Recorded::of(&HostUnmap { offset }))
+        .unwrap();
+    assert_eq!(session.sharing().with(None).window, Some(NEXT));
+}
+
+#[test]
+fn a_part_of_the_window_that_is_left_has_zeros_until_the_contents_come() {
+    let (host, guest) = UnixStream::pair().unwrap();
+    let host = stream::over(host, stream::Options::default()).unwrap();
+    let mut session = Session::new(setup(&TestDevice::default()), host.sender, None);
+    let shadow = ShadowAddress(session.gpu.regions().shadow);
+    let create = Recorded::of(&paragpu_protocol::table::ShadowCreate {
+        address: shadow,
+        size: PINNED,
+    });
+    session.perform(&create).unwrap();
+    session.host.write_shadow(shadow.0, b"sent before").unwrap();
+    let join = Recorded::of(&ShadowJoin {
+        address: shadow,
+        offset: WindowOffset(4096),
+    });
+    session
+        .leave_window(&[Item::new(create), Item::new(join)])
+        .unwrap();
+    assert_eq!(session.host.agreed(shadow.0, 0, 11).unwrap(), [0; 11]);
+    drop(guest);
 }

@@ -239,8 +239,6 @@ impl Session {
         }
         expect_zeros(&mut file, from, ends.0)?;
         scanner.seek(layout.records)?;
-        // The window is not handed over.
-        self.leave_window(self.transfer.identity().pinned);
         let mut filling = Filling::default();
         let mut chunks: Option<Vec<Sealed>> = Some(Vec::new());
         loop {

@@ -15,6 +15,7 @@ use paragpu_communicator_stream::{self as stream, handshake};
 use paragpu_protocol::codec::{decode_all, encode_all};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{ARRIVE, Move, Transport};
+use paragpu_protocol::layout::DEVICE_STRIDE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::handover::{self, ConnectionRecord, Handover, Token};
@@ -28,7 +29,6 @@ use crate::connect::{attach_pci, guest_memory};
 use crate::guest_life::GuestLife;
 use crate::reconnect::Waiting;
 use crate::session::Session;
-use crate::session::host_memory::Pinned;
 use paragpu_control::worker::Channel;
 
 /// Maximum silence of the source, which may be waiting for a long kernel.
@@ -183,9 +183,6 @@ impl Destination {
                 Kind::Await => {
                     let alone = payload == [1];
                     session.settle(&mut self.filling)?;
-                    if session.transfer.identity().pinned == Pinned::Guest {
-                        session.leave_window(Pinned::Guest);
-                    }
                     session.make_pinned(&self.filling)?;
                     self.answer(Kind::Ready, &[])?;
                     self.await_guest(session, waiting)?;
@@ -321,6 +318,7 @@ impl Destination {
         offered: Offered,
     ) -> Result<(), StateError> {
         let (transport, channel) = (offered.transport, offered.channel);
+        let offset = offered.window;
         let came = self.receive_descriptors()?;
         let mut fds = came.into_iter();
         let token = fds.next().map(Token::of);
@@ -332,15 +330,14 @@ impl Destination {
         if transport == Transport::Pci {
             session.host.pages().adopt(guest_memory(&fds, channel));
         }
-        let window = session.gpu.regions().window;
-        let window = (session.host.pinned() == Pinned::Window).then_some(window);
+        let window = offset.map(|offset| session.gpu.regions().window + offset);
         let mut connection = offered.attach(fds, window)?;
         connection.window.take_if(|_| window.is_none());
         let handover = Handover {
             transport,
             fds: kept,
             channel,
-            own_window: connection.window.is_some(),
+            window: connection.window.as_ref().and(offset),
         };
         self.life = Some(handover.life());
         *handover::current() = Some(handover);
@@ -349,8 +346,8 @@ impl Destination {
             .link
             .sender()
             .take_over(Arc::clone(&connection.sender));
-        if let Some(window) = &connection.window {
-            session.adopt_window(window);
+        if let (Some(window), Some(offset)) = (&connection.window, offset) {
+            session.adopt_window(window, offset);
         }
         self.connection = Some(connection);
         self.token = token;
@@ -388,10 +385,6 @@ fn lost(error: Error) -> StateError {
 /// Takes the owner of the session.
 fn take_head(session: &mut Session, payload: &[u8]) -> Result<(), StateError> {
     let identity = Identity::decode(payload)?;
-    // The contents come with the guest's window, or the guest sends them.
-    if identity.pinned == Pinned::Here {
-        session.leave_window(Pinned::Here);
-    }
     // The source may be compromised: the daemon knows the VM.
     let vm = session.transfer.identity().vm.clone();
     session.take_identity(Identity { vm, ..identity })
@@ -418,6 +411,8 @@ fn take_image(
 struct Offered {
     transport: Transport,
     channel: Channel,
+    /// The offset in the region of the window that came with it, if any.
+    window: Option<u64>,
     /// The bytes of a frame that has not been received completely.
     unfinished: Vec<u8>,
     /// TLS state, if the connection is encrypted.
@@ -437,6 +432,7 @@ impl Offered {
                 size: record.size,
                 lists: record.lists,
             },
+            window: Some(record.window).filter(|offset| *offset < DEVICE_STRIDE),
             unfinished: record.unfinished.0.to_vec(),
             secured: match record.secured.0 {
                 [] => None,

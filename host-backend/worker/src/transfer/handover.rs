@@ -23,8 +23,8 @@ pub(crate) struct Handover {
     pub(crate) fds: Vec<OwnedFd>,
     /// For `Pci`.
     pub(crate) channel: Channel,
-    /// The session's window came with this connection.
-    pub(crate) own_window: bool,
+    /// The offset in the region of the session's window, if it came with this connection.
+    pub(crate) window: Option<u64>,
 }
 
 impl Handover {
@@ -102,6 +102,9 @@ paragpu_protocol::record! {
         size: u64,
         /// For `Pci`: bytes from the window's start to its page lists; 0 for none.
         lists: u64,
+        /// The offset in the region of the window that came with it;
+        /// [`NO_WINDOW`](paragpu_protocol::handshake::NO_WINDOW) for none.
+        window: u64,
         /// If TLS protects the connection, the state with which another worker continues
         /// it; otherwise empty.
         secured: Bytes<'a>,

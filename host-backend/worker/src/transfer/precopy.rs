@@ -229,7 +229,7 @@ pub(crate) fn owners(session: &Session) -> Owners {
         .in_order()
         .filter(|(_, creates, _)| *creates);
     created
-        .map(|(name, _, call)| (session.owner(name), call.clone()))
+        .map(|(name, _, call)| (name, call.clone()))
         .collect()
 }
 

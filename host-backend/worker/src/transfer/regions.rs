@@ -342,15 +342,6 @@ impl Objects {
 }
 
 impl Session {
-    /// The owner of an object's chunks: pinned memory outside the window is a shadow.
-    pub(super) fn owner(&self, name: Name) -> Name {
-        let address = match name {
-            (ObjectKind::HostMemory, offset) => self.host.shadow_of_pin(offset),
-            _ => None,
-        };
-        address.map_or(name, |address| (ObjectKind::Shadow, address))
-    }
-
     /// All chunks of the session's memory but the window's, in order.
     pub(crate) fn chunks(&mut self) -> Result<Vec<Chunk>, StateError> {
         let mut chunks = Vec::new();
@@ -401,13 +392,8 @@ impl Session {
             }
         }
         // Those that the program has destroyed remain while work in flight may use them.
-        let live = &self.objects.live;
-        let pins = live.names(ObjectKind::HostMemory);
-        let pins = pins.map(|offset| self.owner((ObjectKind::HostMemory, offset)));
-        let shadows = live.names(ObjectKind::Shadow);
-        let shadows = shadows.map(|address| (ObjectKind::Shadow, address));
-        let owners: BTreeSet<Name> = pins.chain(shadows).collect();
-        let is_live = |(address, _): &(u64, u64)| owners.contains(&(ObjectKind::Shadow, *address));
+        let live: BTreeSet<u64> = self.objects.live.names(ObjectKind::Shadow).collect();
+        let is_live = |(address, _): &(u64, u64)| live.contains(address);
         for (address, size) in self.host.shadows().filter(is_live) {
             cut(MemoryKind::Shadow, address, size, &mut chunks);
             cut(MemoryKind::Agreed, address, size, &mut chunks);

@@ -8,7 +8,9 @@ use paragpu_protocol::call::{Effect, WireCall as _};
 use paragpu_protocol::codec::{Bytes, DecodeError, Field, Reader, decode_all};
 use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{CtxSetLimit, EventRecord, MemMap, ShadowJoin};
+use paragpu_protocol::table::{
+    CtxSetLimit, EventRecord, HostMap, MemMap, ShadowCreate, ShadowJoin,
+};
 
 use super::shared::{Delivery, Mapping, Peers};
 use super::state::{StateError, device};
@@ -21,6 +23,7 @@ use crate::handles::HandleMap;
 use crate::live::{Change, Name, Recorded};
 use crate::session::Session;
 use crate::session::gpu::Gpu;
+use crate::session::host_memory::Pinned;
 use crate::session::link::At;
 use crate::session::objects::Objects;
 
@@ -295,7 +298,8 @@ impl Session {
             let effect = change.as_ref().map(|change| change.effect);
             effect.is_some_and(is_part_of_window)
         };
-        let waits = !self.host.can_pin() && calls.iter().any(|(_, change)| is_pinned(change));
+        let waits =
+            self.host.window().is_none() && calls.iter().any(|(_, change)| is_pinned(change));
         let began = Instant::now();
         let mut modules = Vec::new();
         for (item, change) in &calls {
@@ -325,6 +329,34 @@ impl Session {
             "objects replaced"
         );
         Ok(!waits)
+    }
+
+    /// Makes the session's objects equal to `items` of a session that has left its window. Its
+    /// pinned memory becomes shadows at the same addresses, as that of a session that never had a
+    /// window, and the guest will send the contents.
+    ///
+    /// # Errors
+    /// As [`replace_objects`](Self::replace_objects).
+    pub(crate) fn leave_window(&mut self, items: &[Item]) -> Result<(), StateError> {
+        let (mut kept, mut joined) = (Vec::with_capacity(items.len()), Vec::new());
+        for item in items {
+            if item.call.number == HostMap::INFO.number {
+                let HostMap { offset, size } = decode_all(&item.call.payload)?;
+                let address = self.host.shadow_of_pin(offset.0);
+                kept.push(Item::new(Recorded::of(&ShadowCreate { address, size })));
+            } else if item.call.number == ShadowJoin::INFO.number {
+                let join: ShadowJoin = decode_all(&item.call.payload)?;
+                joined.push(join.address);
+            } else {
+                kept.push(item.clone());
+            }
+        }
+        self.replace_objects(&kept)?;
+        joined
+            .into_iter()
+            .for_each(|address| self.host.clear_shadow(address));
+        self.host.set_pinned(Pinned::Guest);
+        Ok(())
     }
 
     /// Takes the memory among `items` that the source hands over: maps it, or with
@@ -463,7 +495,8 @@ impl Session {
         }
         if item.call.number == ShadowJoin::INFO.number {
             let join: ShadowJoin = decode_all(&item.call.payload)?;
-            refused(self.host.join_again(&mut self.gpu, &join))?;
+            // The contents are in the window.
+            refused(self.host.join(&mut self.gpu, &join, false))?;
             self.objects.live.note(&item.call)?;
             return Ok(None);
         }

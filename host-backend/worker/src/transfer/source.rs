@@ -589,6 +589,8 @@ impl Task for Source {
 /// Whether the session's window belongs to a different connection than its calls.
 fn has_foreign_window(session: &Session) -> bool {
     let current = handover::current();
-    let own = current.as_ref().is_none_or(|current| current.own_window);
+    let own = current
+        .as_ref()
+        .is_none_or(|current| current.window.is_some());
     session.host.window().is_some() && !own
 }

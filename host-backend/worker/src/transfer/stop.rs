@@ -17,6 +17,7 @@ use crate::error::{Fault, SessionEnd};
 use crate::images::Stored;
 use crate::live::Recorded;
 use crate::session::Session;
+use crate::session::host_memory::Pinned;
 use crate::session::intake::Intake;
 use crate::session::link::Link;
 use crate::session::objects::Objects;
@@ -291,6 +292,10 @@ impl Session {
 
     /// Creates the objects that waited for the window, or for its absence.
     pub(crate) fn make_pinned(&mut self, filling: &Filling) -> Result<(), StateError> {
+        let is_left = self.transfer.identity().pinned == Pinned::Guest;
+        if is_left && self.host.window().is_none() {
+            return self.leave_window(&filling.made);
+        }
         match self.replace_objects(&filling.made)? {
             true => Ok(()),
             false => Err(StateError::Order("pinned memory without a window")),

@@ -186,6 +186,7 @@ fn admit(control: &Control, ordinal: u32, socket: OwnedFd, tls: Option<Tls>) {
         transport: hello.check().unwrap(),
         received: hello.received,
         pid: hello.pid,
+        windows: (hello.window, hello.room),
         channel: None,
         secured: secured.map(|secured| Keys(secured.state())),
     };

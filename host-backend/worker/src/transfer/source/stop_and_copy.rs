@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use paragpu_communicator::{Receiver, Sender};
 use paragpu_protocol::codec::{Bytes, Field};
+use paragpu_protocol::handshake::NO_WINDOW;
 use paragpu_protocol::layout::CHUNK;
 
 use super::peer::send_descriptors;
@@ -210,7 +211,7 @@ impl Source {
                 "the session has no connection to pass on".into(),
             ));
         };
-        if session.host.window().is_some() != current.own_window {
+        if session.host.window().is_some() != current.window.is_some() {
             return Err(StateError::Impossible(
                 "the program reconnected while its session moved; move it again".into(),
             ));
@@ -223,6 +224,7 @@ impl Source {
             offset: channel.offset,
             size: channel.size,
             lists: channel.lists,
+            window: current.window.unwrap_or(NO_WINDOW),
             secured: Bytes(secured),
             unfinished: Bytes(unfinished),
         };

@@ -28,12 +28,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::objects::RELOADS;
 use crate::session::Session;
-use crate::session::host_memory::Pinned;
 use crate::session::transfer::TaskKind;
 use crate::testing::device::{TestDevice, UNLISTED};
 use crate::testing::guest::{setup, sevens};
 use crate::transfer::orders::{Departure, Orders, Report, Step};
 use crate::transfer::precopy::{Owners, PreCopy, owners};
+use crate::transfer::replay::Item;
 use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
 use crate::transfer::tests::{PTX, alone, settle, shareable, store};
 use crate::turns::{TurnState, Turns};
@@ -375,12 +375,11 @@ fn a_shadow_that_is_only_waiting_to_be_dropped_is_not_copied() {
 fn memory_is_copied_only_to_a_destination_that_has_it_pinned() {
     let device = TestDevice::default();
     let mut session = Session::new(setup(&device), Arc::new(Nowhere), None);
-    // It has moved away from its window before.
-    session.leave_window(Pinned::Here);
     let sent = owners(&session);
     let (offset, size) = (WindowOffset(BULK_TOKEN_BYTES), 8192);
-    let pin = Recorded::of(&HostMap { offset, size });
-    session.perform(&pin).unwrap();
+    // It has moved away from its window before.
+    let pin = Item::new(Recorded::of(&HostMap { offset, size }));
+    session.leave_window(&[pin]).unwrap();
     assert_eq!(bytes_to_copy(&mut session, sent), 0);
     let sent = owners(&session);
     assert_eq!(bytes_to_copy(&mut session, sent), 2 * size);
