@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 
 use crate::shadow::region::Region;
 use crate::staging::Staging;
-use crate::sys::memory::{HostSlice, load_token, store_token};
+use crate::sys::memory::{HostSlice, discard, load_token, store_token};
 use crate::sys::moved_pages::{MovedPages, SecondMapping};
 
 /// Between two windows. Over `pci` the rings lie before the window.
@@ -260,6 +260,14 @@ impl PinnedWindow {
     pub(crate) fn second(&self, offset: u64, length: u64) -> Option<SecondMapping> {
         let mapped = self.containing(offset, length)?;
         SecondMapping::new(&mapped.window, offset - mapped.offset, length)
+    }
+
+    /// Frees the memory of a range of a window that the session has left, which nobody uses any
+    /// more.
+    pub(crate) fn discard(&self, offset: u64, length: u64) {
+        if let Some(left) = self.containing(offset, length).filter(|it| it.is_left()) {
+            discard(&left.window, offset - left.offset, length);
+        }
     }
 
     /// Adds registered memory of the program whose pages are a part of it.

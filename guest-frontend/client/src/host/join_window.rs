@@ -113,6 +113,8 @@ impl HostMemory {
                 let address = ShadowAddress(region.on_wire().0);
                 // If that fails, the session is over.
                 let _ = self.link.call(&ShadowDestroy { address });
+                let (address, length) = region.on_wire();
+                self.give_back(address - self.window.base(), length);
             }
         }
         self.window.open();
@@ -193,6 +195,9 @@ impl HostMemory {
     /// any more. Registered memory becomes private again.
     pub(super) fn part_place(&self, region: &Region, place: &ShadowPlace) {
         let Some((offset, pages)) = place.joining.moved.lock().take() else {
+            if place.is_left() {
+                self.give_back(place.base - self.window.base(), place.length);
+            }
             return;
         };
         if region.in_program().0 == region.device() {

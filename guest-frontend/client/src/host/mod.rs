@@ -227,11 +227,11 @@ impl HostMemory {
         self.free.lock().as_mut()?.take(length, PAGE)
     }
 
+    /// Returns a part of a window that nobody uses any more.
     fn give_back(&self, offset: u64, length: u64) {
-        if let Some(free) = self.free.lock().as_mut()
-            && self.window.shares(offset)
-        {
-            free.give(offset, length);
+        match self.free.lock().as_mut() {
+            Some(free) if self.window.shares(offset) => _ = free.give(offset, length),
+            _ => self.window.discard(offset, length),
         }
     }
 

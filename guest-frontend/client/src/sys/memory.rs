@@ -507,6 +507,18 @@ pub(super) fn map(
     NonNull::new(got).ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into())
 }
 
+/// Frees the memory behind whole pages of a window that nobody uses any more.
+pub(crate) fn discard(window: &Window, offset: u64, length: u64) {
+    let Ok(length_here) = usize::try_from(length) else {
+        return;
+    };
+    if let Ok(pages) = window.place(offset, length) {
+        // SAFETY: inside the window, which is mapped. It is the caller's to say that nobody uses
+        // them; if one does, it reads zeros.
+        unsafe { super::moved_pages::discard(pages.cast(), length_here) };
+    }
+}
+
 /// Loads the word of a bulk token; 0 if the window has no such word.
 #[must_use]
 pub fn load_token(window: &Window, index: usize) -> u32 {

@@ -53,10 +53,14 @@ impl SecondMapping {
     /// the kernel refuses to.
     pub(crate) fn new(window: &Window, offset: u64, length: u64) -> Option<Self> {
         let from = window.place(offset, length).ok()?;
-        let length = usize::try_from(length).ok()?;
+        Self::of(from.cast(), usize::try_from(length).ok()?)
+    }
+
+    /// Maps shared pages a second time.
+    fn of(from: *mut c_void, length: usize) -> Option<Self> {
         // SAFETY: with an old size of 0, mremap of a shared mapping creates another mapping
         // of the same pages at an address that the kernel chooses, and leaves the first.
-        let mapped = unsafe { libc::mremap(from.cast(), 0, length, libc::MREMAP_MAYMOVE) };
+        let mapped = unsafe { libc::mremap(from, 0, length, libc::MREMAP_MAYMOVE) };
         (mapped != libc::MAP_FAILED).then_some(())?;
         let mapped = NonNull::new(mapped)?;
         Some(Self { mapped, length })
@@ -64,7 +68,8 @@ impl SecondMapping {
 
     /// Replaces the program's pages at `address` by these, with their contents. `window` is
     /// the address of these pages in the window. `None` if the range is not plain private
-    /// memory, nor all of it `former` pages of a window, or if writers cannot be blocked.
+    /// memory, or all of it pages of a window that the session has left, which were at `former`;
+    /// or if writers cannot be blocked. The memory behind such pages is freed.
     pub(crate) fn replace(
         self,
         address: u64,
@@ -74,13 +79,17 @@ impl SecondMapping {
         let target = at(address)?;
         // Taken first: another thread may move some of the same pages.
         let mut registry = Locked::take();
-        let is_former = |former| is_window(address, self.length, former);
-        if !is_plain(address, self.length) && !former.is_some_and(is_former) {
+        let is_former = former.is_some_and(|former| is_window(address, self.length, former));
+        if !is_former && !is_plain(address, self.length) {
             return None;
         }
+        let rest = match is_former {
+            true => Some(Self::of(target.as_ptr(), self.length)?),
+            false => None,
+        };
         let hold = Hold::on(target, self.length)?;
-        // SAFETY: `is_plain` says that the range is readable and not this thread's stack,
-        // and both have the same length. Until the pages are replaced, nothing here may
+        // SAFETY: the range is readable and not this thread's stack, as `is_plain` or
+        // `is_window` says, and both have the same length. Until the pages are replaced, nothing here may
         // write to memory of the program: it could be write-protected, and this thread
         // would wait for itself.
         unsafe {
@@ -89,6 +98,10 @@ impl SecondMapping {
         }
         // Adding to the registry may allocate, and a blocked writer may hold the allocator's lock.
         drop(hold);
+        if let Some(rest) = rest {
+            // SAFETY: nothing else maps the pages for use: the session has left their window.
+            unsafe { discard(rest.mapped.as_ptr(), rest.length) };
+        }
         let length = self.length;
         std::mem::forget(self);
         let moved = MovedPages {
@@ -165,6 +178,16 @@ impl MovedPages {
         registry.remove(self);
         true
     }
+}
+
+/// Frees the memory behind whole shared pages, which read as zeros afterwards. Memory of a device
+/// stays.
+///
+/// # Safety
+/// They are mapped, and nobody uses their contents any more.
+pub(super) unsafe fn discard(address: *mut c_void, length: usize) {
+    // SAFETY: the caller upholds it.
+    unsafe { libc::madvise(address, length, libc::MADV_REMOVE) };
 }
 
 fn private_pages(length: usize) -> Option<NonNull<c_void>> {
@@ -505,6 +528,55 @@ mod tests {
         // And can go there again.
         assert!(moved(&window, words).unwrap().give_back());
         assert_eq!(words[first].load(Ordering::Relaxed), 8);
+    }
+
+    /// Bytes of whole pages for which the kernel has memory.
+    fn resident(pages: *mut u8, length: usize) -> usize {
+        let mut present = vec![0_u8; length / PAGE];
+        // SAFETY: mapped, and `present` has one byte for each page.
+        let done = unsafe { libc::mincore(pages.cast(), length, present.as_mut_ptr()) };
+        assert_eq!(done, 0);
+        present.iter().filter(|page| **page & 1 != 0).count() * PAGE
+    }
+
+    /// Memory of a program that was moved into one window, or allocated in it, goes to the next.
+    #[test]
+    fn pages_of_a_window_that_was_left_go_to_the_next_one() {
+        let (window, next, words) = (window(), window(), program(LENGTH));
+        let size = LENGTH - 2 * PAGE;
+        let Some(pages) = moved(&window, words) else {
+            return; // Without the privilege to block other threads.
+        };
+        let mut places = vec![(pages.address(), pages.window())];
+        let allocated = window.address();
+        window.copy_in(0, &vec![7; size]).unwrap();
+        places.push((allocated, allocated));
+        // The pages that `next` replaces stay mapped here.
+        let before = SecondMapping::new(&window, 0, 2 * LENGTH as u64).unwrap();
+        let before: *mut u8 = before.mapped.as_ptr().cast();
+        assert_eq!(resident(before, 2 * LENGTH), 2 * size);
+        for (at, (address, former)) in places.into_iter().enumerate() {
+            let offset = (at * LENGTH) as u64;
+            let second = || SecondMapping::new(&next, offset, size as u64).unwrap();
+            let place = next.address() + offset;
+            assert!(second().replace(address, place, None).is_none(), "plain");
+            assert!(
+                second()
+                    .replace(address, place, Some(former + PAGE as u64))
+                    .is_none()
+            );
+            let pages = second().replace(address, place, Some(former)).unwrap();
+            assert_eq!((pages.address(), pages.window()), (address, place));
+            assert_eq!(resident(before, 2 * LENGTH), (1 - at) * size);
+            let moved = Locked::take().lists().moved.clone();
+            let same = moved.iter().filter(|(of, _)| *of == pages.address);
+            assert_eq!(same.count(), 1, "a child gets one copy");
+        }
+        let first = PAGE / 8;
+        assert_eq!(word(&next, 0), 1 + first as u64);
+        words[first].store(9, Ordering::Relaxed);
+        assert_eq!(word(&next, 0), 9);
+        assert_eq!(word(&next, LENGTH), u64::from_ne_bytes([7; 8]));
     }
 
     #[test]
