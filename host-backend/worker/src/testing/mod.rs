@@ -3,6 +3,8 @@
 
 pub mod device;
 #[cfg(test)]
+pub(crate) mod exchange;
+#[cfg(test)]
 pub mod guest;
 mod memory_unsafe;
 

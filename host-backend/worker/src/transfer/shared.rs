@@ -125,9 +125,13 @@ impl Delivery {
     }
 }
 
+/// The number of no mapping.
+const NONE: u64 = 0;
+
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// The number of the mapping in the arena.
+    /// The number of the mapping in the arena; [`NONE`] if the destination has unmapped it. The
+    /// arena may have kept it, for a program that maps it again.
     mapping: u64,
     size: u64,
     delivery: Delivery,
@@ -205,8 +209,13 @@ impl Shared {
     }
 
     /// Begins a round: the session's objects were sent, so their memory can be
-    /// handed over.
+    /// handed over. The destination has no other from now on.
     pub(super) fn begin(&mut self, session: &Session) -> Result<(), StateError> {
+        for (address, known) in &mut self.known {
+            if session.memory.arena().mapping(*address).is_none() {
+                known.mapping = NONE;
+            }
+        }
         self.queue = self.unknown(session)?;
         Ok(())
     }

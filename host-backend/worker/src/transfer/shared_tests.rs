@@ -2,17 +2,20 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::live::Recorded;
 use paragpu_communicator_stream::handshake::{MAX_FDS, receive_exact_frame, send_with_fds};
+use paragpu_control::exchange::Offer;
 use paragpu_device::StreamId;
 use paragpu_protocol::codec::{Field, Text};
 use paragpu_protocol::handle::{DeviceAddress, ObjectKind};
 use paragpu_protocol::handshake::{ARRIVE, Move};
 use paragpu_protocol::layout::CHUNK;
-use paragpu_protocol::table::{MemMap, MemUnmap};
+use paragpu_protocol::table::{MemMap, MemOffer, MemUnmap};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::{pread, pwrite};
 
 use super::destination::Destination;
 use super::regions::Span;
@@ -20,21 +23,27 @@ use super::replay::Item;
 use super::shared::{Delivery, Mapping, Shared, mappings};
 use super::sharing::Parts;
 use super::state::{Kind, StateError, Writer};
+use super::stop::Filling;
 use super::tests::{alone, settle, shareable};
 use crate::reconnect::Waiting;
 use crate::session::Session;
+use crate::testing::exchange::{Offers, daemon};
+use crate::testing::read;
 
 const SIZE: u64 = 2 * CHUNK;
 const DOMAIN: &[u8] = b"software GPU\0\0\0\0";
 
 fn map(session: &mut Session, at: u64) -> u64 {
     let address = session.gpu.regions().arena + at * SIZE;
-    let map = Recorded::of(&MemMap {
+    session.perform(&mem_map(address)).unwrap();
+    address
+}
+
+fn mem_map(address: u64) -> Recorded {
+    Recorded::of(&MemMap {
         address: DeviceAddress(address),
         size: SIZE,
-    });
-    session.perform(&map).unwrap();
-    address
+    })
 }
 
 fn unmap(session: &mut Session, address: u64) {
@@ -88,8 +97,127 @@ fn memory(size: u64, seals: SealFlags) -> OwnedFd {
 
 fn share(session: &mut Session, parts: &Parts) -> Result<bool, StateError> {
     let (gpu, memory) = (&mut session.gpu, &mut session.memory);
-    let (objects, replies) = (&mut session.objects, &mut session.replies);
-    session.sharing.share(gpu, memory, objects, replies, parts)
+    let link = &mut session.replies.link;
+    session.sharing.share(gpu, memory, link, parts)
+}
+
+/// Whose a mapping is that the session shares.
+#[derive(Clone, Copy, PartialEq)]
+enum Whose {
+    Own = 0,
+    Others = 1,
+}
+
+/// Has a destination take a round that describes mappings of the session's own, each with the
+/// memory that is handed over, if any, and what the session shares, with the first byte of its
+/// token.
+fn round(
+    session: &mut Session,
+    own: &[(u64, Option<&OwnedFd>)],
+    shared: &[(u64, Whose, u8)],
+) -> Result<(), StateError> {
+    let mut parts = vec![0];
+    for (address, whose, token) in shared {
+        parts.extend(address.to_le_bytes());
+        parts.extend(SIZE.to_le_bytes());
+        parts.push(*whose as u8);
+        parts.extend([*token; 16]);
+    }
+    let mut objects = Vec::new();
+    for (address, _) in own {
+        Item::new(mem_map(*address)).put(&mut objects);
+    }
+    let filling = &mut Filling::default();
+    session.take_record(filling, Kind::Sharing, &parts)?;
+    session.take_record(filling, Kind::Objects, &objects)?;
+    let handed = own
+        .iter()
+        .filter_map(|(address, fd)| Some((*address, (*fd)?)));
+    let (named, fds): (Vec<_>, Vec<_>) = handed
+        .map(|(address, fd)| (mapping(address, 1), fd.try_clone().unwrap()))
+        .unzip();
+    session.take_shared(&filling.items, &named, fds, None)?;
+    session.take_record(filling, Kind::ObjectsEnd, &[])?;
+    assert!(!filling.lacks_shared);
+    Ok(())
+}
+
+/// Memory that a worker hands over, filled with a byte.
+fn filled(byte: u8) -> OwnedFd {
+    let memory = memory(SIZE, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
+    pwrite(&memory, &[byte; 64], 0).unwrap();
+    memory
+}
+
+/// The first byte of memory that a session offers.
+fn offered(offers: &Offers, token: [u8; 16]) -> Option<u8> {
+    let mut byte = [0];
+    let offers = offers.lock();
+    let (_, memory) = offers.get(&token)?;
+    pread(memory, &mut byte, 0).unwrap();
+    Some(byte[0])
+}
+
+/// A session, with the offers of its VM and an address of its arena.
+fn sharing() -> (Session, Offers, u64) {
+    let (offers, mut session) = (Offers::default(), shareable());
+    session.sharing.exchange = daemon(Arc::clone(&offers));
+    let address = session.gpu.regions().arena;
+    (session, offers, address)
+}
+
+/// Managed memory moves to another device, and is freed and allocated anew, while rounds
+/// describe it.
+#[test]
+fn own_memory_takes_the_place_of_others() {
+    let _alone = alone();
+    let theirs = filled(7);
+    for mine in [None, Some(&filled(8))] {
+        let (mut session, offers, address) = sharing();
+        let offer = Offer {
+            token: [1; 16],
+            size: SIZE,
+            domain: session.gpu.domain(),
+        };
+        let memory = theirs.try_clone().unwrap();
+        offers.lock().insert(offer.token, (offer, memory));
+        round(&mut session, &[], &[(address, Whose::Others, 1)]).unwrap();
+        let mut byte = [0];
+        read(address, &mut byte);
+        assert_eq!(byte, [7]);
+
+        let own = [(address, mine)];
+        round(&mut session, &own, &[(address, Whose::Own, 2)]).unwrap();
+        assert!(!session.sharing.is_taken(address));
+        read(address, &mut byte);
+        let expected = mine.map_or(0, |_| 8);
+        assert_eq!(byte, [expected]);
+        assert_eq!(offered(&offers, [2; 16]), Some(expected));
+
+        round(&mut session, &[], &[(address, Whose::Others, 1)]).unwrap();
+        read(address, &mut byte);
+        assert_eq!(byte, [7]);
+        assert_eq!(offered(&offers, [2; 16]), None);
+    }
+}
+
+/// The program allocated memory at the addresses of memory that it has freed, and has not
+/// offered it yet.
+#[test]
+fn an_offer_of_freed_memory_is_not_one_of_the_memory_in_its_place() {
+    let _alone = alone();
+    let (mut session, offers, address) = sharing();
+    let (former, now) = (filled(1), filled(2));
+    let own = [(address, Some(&former))];
+    round(&mut session, &own, &[(address, Whose::Own, 9)]).unwrap();
+    assert_eq!(offered(&offers, [9; 16]), Some(1));
+    round(&mut session, &[(address, Some(&now))], &[]).unwrap();
+    assert_eq!(offered(&offers, [9; 16]), None);
+
+    let (gpu, memory) = (&mut session.gpu, &mut session.memory);
+    let offer = MemOffer { address };
+    let offer = session.sharing.mem_offer(gpu, memory, &offer).unwrap();
+    assert_eq!(offered(&offers, offer.token), Some(2));
 }
 
 /// A program frees memory while rounds describe it, so that no round may wait for an offer.
@@ -147,6 +275,14 @@ fn only_new_mappings_are_handed_over_again() {
     assert_eq!(shared.bytes(&session, Delivery::Taken), 0);
     map(&mut session, 0);
     assert!(!shared.is_behind(&session).unwrap());
+    // The same memory, which a round did not name: the destination may not have it any more.
+    unmap(&mut session, first);
+    shared.begin(&session).unwrap();
+    assert!(shared.next(&mut session).is_none());
+    map(&mut session, 0);
+    assert!(shared.is_behind(&session).unwrap());
+    assert_eq!(round(&mut shared, &mut session, &[1]), [first]);
+    assert_eq!(shared.bytes(&session, Delivery::Taken), SIZE);
     // And different memory.
     unmap(&mut session, first);
     session.memory.give_up(first);
@@ -253,12 +389,8 @@ fn a_source_that_hands_over_other_memory_is_refused() {
     let file = std::fs::File::open("/dev/zero").unwrap();
     let one = payload(&[mapping(address, 1)]);
     let objects = {
-        let call = Recorded::of(&MemMap {
-            address: DeviceAddress(address),
-            size: SIZE,
-        });
         let mut objects = Vec::new();
-        Item::new(call).put(&mut objects);
+        Item::new(mem_map(address)).put(&mut objects);
         objects
     };
     let unasked = refusal(|socket, writer| {

@@ -9,11 +9,15 @@
 //! While the programs run, they allocate and free, so the rounds of two sessions need not
 //! match. A destination that finds no offer reports that, and the source sends another
 //! round. After the stop all of them describe the same moment.
+//!
+//! A round first unmaps the memory of others that it does not name: it would be in the way of
+//! the session's own at its addresses. Likewise it withdraws offers that it does not name. They
+//! are of memory that the program has freed, and may have replaced at the same addresses.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use paragpu_control::exchange::{Ask, Offer};
+use paragpu_control::exchange::{Ask, Offer, Token};
 use paragpu_protocol::codec::{Field, Reader};
 use paragpu_protocol::table::MemLeave;
 
@@ -78,6 +82,13 @@ impl Parts {
         }
         Ok(Self { stopped, parts })
     }
+
+    /// The tokens of the memory that is `taken` from others, or of the session's own, by address.
+    fn tokens(&self, taken: bool) -> BTreeMap<u64, Token> {
+        let parts = self.parts.iter();
+        let parts = parts.filter(|part| (part.taken != 0) == taken);
+        parts.map(|part| (part.address, part.token)).collect()
+    }
 }
 
 impl Sharing {
@@ -104,29 +115,45 @@ impl Sharing {
         payload
     }
 
-    /// Shares this memory, and no other. False if others do not offer all of it yet.
-    pub(super) fn share(
+    /// Unmaps the memory of other sessions but this: the session's own may be mapped there now.
+    pub(super) fn leave_others(
         &mut self,
         gpu: &mut Gpu,
         memory: &mut DeviceMemory,
         objects: &mut Objects,
         replies: &mut Replies,
-        Parts { stopped, parts }: &Parts,
-    ) -> Result<bool, StateError> {
-        let (taken, own): (Vec<&Part>, Vec<&Part>) = parts.iter().partition(|part| part.taken != 0);
-        let wanted: BTreeMap<u64, &Part> = taken.iter().map(|part| (part.address, *part)).collect();
-        let others: Vec<(u64, ImportedMapping)> = self.taken().collect();
-        for (address, ImportedMapping { size, token }) in others {
-            let stays = wanted
-                .get(&address)
-                .is_some_and(|part| (part.size, part.token) == (size, token));
-            if !stays {
-                refused(self.mem_leave(gpu, memory, objects, replies, &MemLeave { address }))?;
-            }
+        parts: &Parts,
+    ) -> Result<(), StateError> {
+        let wanted = parts.tokens(true);
+        let mut others: Vec<_> = self.taken().collect();
+        others.retain(|(address, other)| wanted.get(address) != Some(&other.token));
+        for (address, _) in others {
+            refused(self.mem_leave(gpu, memory, objects, replies, &MemLeave { address }))?;
         }
+        Ok(())
+    }
+
+    /// Shares this memory, and no other, after [`leave_others`](Self::leave_others). False if
+    /// others do not offer all of it yet.
+    pub(super) fn share(
+        &mut self,
+        gpu: &mut Gpu,
+        memory: &mut DeviceMemory,
+        link: &mut Link,
+        parts: &Parts,
+    ) -> Result<bool, StateError> {
+        // The program has freed that memory, and may have mapped other memory there.
+        let wanted = parts.tokens(false);
+        let mut surplus: Vec<_> = self.offered().collect();
+        surplus.retain(|(address, token)| wanted.get(address) != Some(token));
+        for (address, _) in surplus {
+            self.withdraw(address);
+        }
+        let Parts { stopped, parts } = parts;
+        let (taken, own): (Vec<&Part>, Vec<&Part>) = parts.iter().partition(|part| part.taken != 0);
         // First what others wait for.
         for part in own {
-            if self.token(part.address) != Some(part.token) {
+            if self.token(part.address).is_none() {
                 self.offer_again(gpu, memory, part)
                     .map_err(|error| part.failed("offer", &error))?;
             }
@@ -135,7 +162,7 @@ impl Sharing {
         for part in taken {
             let is_there = self.is_taken(part.address)
                 || self
-                    .take_again(gpu, memory, &mut replies.link, part, deadline)
+                    .take_again(gpu, memory, link, part, deadline)
                     .map_err(|error| part.failed("map", &error))?;
             if is_there {
                 continue;
@@ -164,7 +191,6 @@ impl Sharing {
                 "shared memory that the session does not have",
             ));
         }
-        self.withdraw(part.address);
         let shared = device(gpu.memory_share(part.address))?;
         let offer = Offer {
             token: part.token,

@@ -247,7 +247,15 @@ impl Session {
             Kind::Image => self.objects.take_image(payload),
             Kind::Objects => Item::take(payload, &mut filling.items),
             Kind::Sharing => {
-                filling.sharing = Some(sharing::Parts::decode(payload)?);
+                let parts = sharing::Parts::decode(payload)?;
+                self.sharing.leave_others(
+                    &mut self.gpu,
+                    &mut self.memory,
+                    &mut self.objects,
+                    &mut self.replies,
+                    &parts,
+                )?;
+                filling.sharing = Some(parts);
                 Ok(())
             }
             Kind::ObjectsEnd => {
@@ -258,8 +266,7 @@ impl Session {
                     filling.lacks_shared = !self.sharing.share(
                         &mut self.gpu,
                         &mut self.memory,
-                        &mut self.objects,
-                        &mut self.replies,
+                        &mut self.replies.link,
                         &parts,
                     )?;
                 }
