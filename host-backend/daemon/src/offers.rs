@@ -205,6 +205,13 @@ impl Offers {
         });
     }
 
+    /// Whether one of these sessions maps memory that another session has freed.
+    #[must_use]
+    pub fn are_held(&self, sessions: &BTreeSet<u64>) -> bool {
+        let mut left = self.left.values().filter(|left| left.has_owner);
+        left.any(|left| left.holders.iter().any(|(_, it)| sessions.contains(it)))
+    }
+
     /// Device memory to charge, by session: what it freed while others have it mapped. If it
     /// has ended, one of those is charged. A VM pays for memory that is [`Hold::Joined`] anyway,
     /// a GPU does not.
@@ -339,11 +346,14 @@ mod tests {
         offers.give_back(3, &[1; 16]);
         offers.withdraw(1, &[1; 16]);
         assert!(!offers.hold(3, 1, &[1; 16], Hold::Borrowed), "withdrawn");
+        let are_held = |offers: &Offers, session| offers.are_held(&BTreeSet::from([session]));
+        assert!(are_held(&offers, 2) && !are_held(&offers, 3));
         // Its owner is charged while it runs, then the last that has it mapped.
         assert_eq!(offers.charges(Payer::Vm), BTreeMap::from([(1, 100)]));
         offers.give_back(1, &[1; 16]);
         assert_eq!(offers.charges(Payer::Vm), BTreeMap::from([(1, 100)]));
         offers.release(1);
+        assert!(!are_held(&offers, 2), "nobody has freed it");
         assert_eq!(offers.charges(Payer::Vm), BTreeMap::from([(2, 100)]));
         offers.give_back(2, &[1; 16]);
         assert!(offers.charges(Payer::Vm).is_empty() && offers.left.is_empty());

@@ -13,6 +13,9 @@ use crate::link::Destination;
 /// Time limit from the stop of the first of several sessions to the commit of all, if
 /// the order has none.
 const TOGETHER: Duration = Duration::from_secs(80);
+/// How long a session may map memory that another one has freed, once all are stopped: the call
+/// that ends the mapping is queued there, behind work that may use the memory.
+const LEAVING: Duration = Duration::from_secs(10);
 
 /// The destination of a session that left.
 #[derive(Debug)]
@@ -79,6 +82,8 @@ pub(super) enum Stage {
         rest: OwnedFd,
         commit: OwnedFd,
         pause: Pause,
+        /// Until when one of them may [leave](LEAVING) memory, if all have stopped before.
+        leaving: Option<Instant>,
     },
     /// All are stopped, so shared memory no longer changes, and the rest is sent.
     Stopped { commit: OwnedFd, pause: Pause },
@@ -127,8 +132,9 @@ impl Stage {
         matches!(self, Self::Stopped { .. }) && step >= Some(Step::Complete)
     }
 
-    /// The next stage, if all members have reached `step`.
-    pub(super) fn advance(self, step: Option<Step>) -> Self {
+    /// The next stage, if all members have reached `step`. With `leaves`, one of them still maps
+    /// memory that another one has freed. No destination would offer it.
+    pub(super) fn advance(self, step: Option<Step>, leaves: bool) -> Self {
         // One byte always fits into an empty pipe.
         let open = |gate: &OwnedFd| matches!(rustix::io::write(gate, &[1]), Ok(1));
         let commits = self.commits(step);
@@ -146,6 +152,7 @@ impl Stage {
                         limit: pause,
                         deadline: Instant::now() + pause.min(TOGETHER),
                     },
+                    leaving: None,
                 },
                 false => Self::Staying,
             },
@@ -153,6 +160,18 @@ impl Stage {
                 rest,
                 commit,
                 pause,
+                leaving,
+            } if step >= Some(Step::Stopped) && leaves => Self::Stopping {
+                rest,
+                commit,
+                pause,
+                leaving: leaving.or_else(|| Some(Instant::now() + LEAVING)),
+            },
+            Self::Stopping {
+                rest,
+                commit,
+                pause,
+                ..
             } if step >= Some(Step::Stopped) => match open(&rest) {
                 true => Self::Stopped { commit, pause },
                 false => Self::Staying,
@@ -173,13 +192,29 @@ impl Stage {
         }
     }
 
-    /// The deadline for all to be complete.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.pause().map(|pause| pause.deadline)
+    /// The deadline for a session to leave memory that another one has freed.
+    fn leaving(&self) -> Option<Instant> {
+        match self {
+            Self::Stopping { leaving, .. } => *leaving,
+            _ => None,
+        }
     }
 
-    /// One sentence, if the deadline for all to be complete has passed.
+    /// The next deadline, for all to be complete at the latest.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let pause = self.pause().map(|pause| pause.deadline);
+        pause.into_iter().chain(self.leaving()).min()
+    }
+
+    /// One sentence, if a deadline has passed.
     pub(super) fn overdue(&self, now: Instant) -> Option<String> {
+        if self.leaving().is_some_and(|leaving| leaving <= now) {
+            return Some(
+                "a program still maps memory of another one that has freed it: move the VM when \
+                 it has closed that memory"
+                    .into(),
+            );
+        }
         let pause = self.pause().filter(|pause| pause.deadline <= now)?;
         Some(format!(
             "its programs would have paused for longer than {} ms",
@@ -235,7 +270,7 @@ mod tests {
         let stage = Stage::together([stop, rest, commit], Some(20));
         let late = Instant::now() + Duration::from_secs(1);
         assert_eq!(stage.overdue(late), None, "the programs run");
-        let stage = stage.advance(Some(Step::Copied));
+        let stage = stage.advance(Some(Step::Copied), false);
         assert_eq!(stage.overdue(Instant::now()), None);
         let reason = stage.overdue(late).unwrap();
         assert_eq!(
@@ -243,8 +278,34 @@ mod tests {
             "its programs would have paused for longer than 20 ms"
         );
         assert!(stage.deadline().is_some_and(|deadline| deadline < late));
-        let stage = stage.advance(Some(Step::Stopped));
+        let stage = stage.advance(Some(Step::Stopped), false);
         assert_eq!(stage.overdue(late), Some(reason));
-        assert_eq!(stage.advance(Some(Step::Complete)).overdue(late), None);
+        let stage = stage.advance(Some(Step::Complete), false);
+        assert_eq!(stage.overdue(late), None);
+    }
+
+    #[test]
+    fn freed_memory_is_left_before_the_rest_is_sent() {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let ((_stops, stop), (_rests, rest), (_commits, commit)) = (pipe(), pipe(), pipe());
+        let stage = Stage::together([stop, rest, commit], None);
+        // While the programs run, they may have freed memory at any time.
+        let stage = stage.advance(Some(Step::Copied), true);
+        let now = Instant::now();
+        let (late, too_late) = (now + LEAVING / 2, now + LEAVING * 2);
+        assert_eq!(stage.overdue(too_late), None);
+        let stage = stage.advance(Some(Step::Stopped), true);
+        assert!(matches!(stage, Stage::Stopping { .. }));
+        assert_eq!(stage.overdue(late), None);
+        let reason = stage.overdue(too_late).unwrap();
+        assert!(reason.contains("has freed it"), "{reason}");
+        let deadline = stage.deadline();
+        assert!(deadline.is_some_and(|deadline| deadline < too_late));
+        // One of them executes a call.
+        let stage = stage.advance(Some(Step::Copied), true);
+        assert_eq!(stage.deadline(), deadline);
+        let stage = stage.advance(Some(Step::Stopped), false);
+        assert!(matches!(stage, Stage::Stopped { .. }));
+        assert_eq!(stage.overdue(too_late), None);
     }
 }

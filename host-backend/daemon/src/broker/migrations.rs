@@ -410,8 +410,13 @@ impl Broker {
                 self.tenants.moved(&member.vm, member.session);
             }
         }
+        let sessions = migration.members.values().map(|member| member.session);
+        let sessions = sessions.collect();
+        let vm = migration.members.values().next().map(|it| it.vm.as_str());
+        let offers = vm.and_then(|vm| self.tenants.offers(vm));
+        let leaves = offers.is_some_and(|offers| offers.are_held(&sessions));
         let stage = std::mem::replace(&mut migration.stage, Stage::Staying);
-        migration.stage = stage.advance(slowest.flatten());
+        migration.stage = stage.advance(slowest.flatten(), leaves);
         if !migration.members.is_empty() {
             return;
         }
