@@ -118,6 +118,7 @@ pair)
     done
     for name in prefetches_and_preferred_locations_move_it_between_gpus prefetches_beside_other_threads \
         random_work_of_several_gpus random_work_of_several_gpus_while_they_move variables_have_one_value_on_several_gpus \
+        memory_that_is_replaced_while_the_sessions_move \
         a_process_that_uses_one_of_several_gpus_moves_alone kernel_and_program_answer_each_other; do
         tests+=("test_managed.Managed.test_$name")
     done

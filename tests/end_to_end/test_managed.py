@@ -500,6 +500,48 @@ int main(int, char **argv) {
 }
 """
 
+# Memory is allocated, used by both GPUs and freed without a pause, at the same addresses again
+# and again. With a second argument it moves between the GPUs.
+REPLACED = """
+#include <cstdio>
+#include <cstdlib>
+#include <poll.h>
+#include <random>
+#define CHECK(call) do { cudaError_t e = (call); if (e) { std::printf("%s: %s\\n", #call, cudaGetErrorName(e)); std::exit(1); } } while (0)
+constexpr size_t PIECE = 1 << 19, USED = 64;
+__global__ void add(unsigned *values, unsigned summand) { values[blockIdx.x * PIECE + threadIdx.x] += summand; }
+int main(int argc, char **argv) {
+    std::mt19937 random(std::atoi(argv[1]));
+    bool has_told = false;
+    for (pollfd input = {0, POLLIN, 0}; poll(&input, 1, 0) == 0;) {
+        // A few words of each piece that can move.
+        size_t pieces = 1 + random() % 3;
+        unsigned *values, want = 0;
+        int home = random() % 2;
+        CHECK(cudaSetDevice(home));
+        CHECK(cudaMallocManaged(&values, pieces * PIECE * 4));
+        for (int turn = 0; turn < 3; ++turn) {
+            int device = (home + turn + 1) % 2;
+            CHECK(cudaSetDevice(device));
+            if (argc > 2 && random() % 2) CHECK(cudaMemPrefetchAsync(values, pieces * PIECE * 4, cudaMemLocation{cudaMemLocationTypeDevice, device}, 0, 0));
+            unsigned by = random();
+            add<<<pieces, USED>>>(values, by);
+            CHECK(cudaGetLastError());
+            CHECK(cudaDeviceSynchronize());
+            want += by;
+            for (size_t piece = 0; piece < pieces; ++piece) {
+                unsigned got = values[piece * PIECE + turn];
+                if (got != want) { std::printf("GPU %d, memory of GPU %d: piece %zu of %zu is %u, not %u\\n", device, home, piece, pieces, got, want); return 1; }
+            }
+        }
+        CHECK(cudaFree(values));
+        if (!has_told) std::fputs("uses all\\n", stderr);
+        has_told = true;
+    }
+    std::puts("equal");
+}
+"""
+
 GPUS = "--set=software.devices=2"
 
 
@@ -561,6 +603,14 @@ class Managed(unittest.TestCase):
         environment = here.guest_environment(communicator) | settings
         return end_with(self, subprocess.Popen(command, env=environment, text=True, **pipes))
 
+    def move_together(self, here, there, moves):
+        """Moves the sessions of both GPUs there and back, an even number of times."""
+        for source, target in [(here, there), (there, here)] * (moves // 2):
+            eventually(lambda at=source: len(at.sessions()) == 2, "it uses both GPUs")
+            vm = source.sessions()[0]["vm"]
+            code, report, errors = migrate(source, "--vm", vm, "--to", f"unix://{target.socket}")
+            self.assertEqual(code, 0, f"{report} {errors}\n{source.log()}\n{target.log()}")
+
     def test_random_work_while_the_session_moves(self):
         program = compiled(RANDOM, "-std=c++17")
         with harness.Daemon() as here, harness.Daemon() as there:
@@ -588,13 +638,20 @@ class Managed(unittest.TestCase):
                 with self.subTest(communicator, migrates=migrates):
                     guest = self.start([program, "7"], here, communicator, PARAGPU_MANAGED_MIGRATE=migrates)
                     self.assertEqual(guest.stderr.readline(), "uses all\n")
-                    for source, target in [(here, there), (there, here)] * 2:
-                        eventually(lambda at=source: len(at.sessions()) == 2, "it uses both GPUs")
-                        vm = source.sessions()[0]["vm"]
-                        code, report, errors = migrate(source, "--vm", vm, "--to", f"unix://{target.socket}")
-                        self.assertEqual(code, 0, f"{report} {errors}\n{source.log()}\n{target.log()}")
+                    self.move_together(here, there, 4)
                     guest.stdin.close()
                     self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
+
+    def test_memory_that_is_replaced_while_the_sessions_move(self):
+        program = compiled(REPLACED, "-std=c++17")
+        for hand_over, homes in itertools.product(("true", "false"), ([], ["change"])):
+            arguments = (GPUS, f"--set=software.shareable={hand_over}")
+            with self.subTest(hand_over, homes=homes), harness.Daemon(*arguments) as here, harness.Daemon(*arguments) as there:
+                guest = self.start([program, "7", *homes], here, "unix")
+                self.assertEqual(guest.stderr.readline(), "uses all\n")
+                self.move_together(here, there, 24)
+                guest.stdin.close()
+                self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
 
     def test_kernel_and_program_answer_each_other(self):
         program = compiled(TALK)
