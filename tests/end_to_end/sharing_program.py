@@ -104,6 +104,8 @@ class Sharer:
         makes = {"own": lambda: self.guest.allocate(SIZE), "take": lambda: self.open(name)}
         makes |= {"export": lambda: self.create(name), "import": lambda: self.map(self.imported(name))}
         makes |= {"pool": lambda: self.allocate_from_pool(name), "pooled": lambda: self.import_from_pool(name)}
+        # Memory that nobody else has, as most programs do.
+        self.guest.allocate(SIZE)
         self.data = makes[how]()
         if not self.taken:
             self.cuda.cuMemsetD32_v2(pointer(self.data), ctypes.c_uint(0), ctypes.c_size_t(COUNT))

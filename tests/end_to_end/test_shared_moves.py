@@ -166,6 +166,19 @@ class HandedOver(Shared):
         super().setUp()
 
 
+class ToAnotherGpu(Shared):
+    """The destination has another GPU, which copies from the source's memory."""
+
+    def setUp(self):
+        gpus = mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE="true", PARAGPU_HOST_SOFTWARE_DEVICES="2")
+        gpus.start()
+        self.addCleanup(gpus.stop)
+        super().setUp()
+
+    def to(self, daemon):
+        return *super().to(daemon), "--to-gpu", "1" if daemon is self.two else "0"
+
+
 class ToAnotherHost(Shared):
     """Over TLS; the programs follow over tcp."""
 

@@ -287,7 +287,7 @@ impl Destination {
             Sharing::Memory => None,
             Sharing::Copies => Some(&mut self.peers),
         };
-        session.take_shared(&self.filling.items, mappings, descriptors, peers)
+        session.take_shared(&mut self.filling, mappings, descriptors, peers)
     }
 
     /// Copies memory in the source's list from its device to this one.

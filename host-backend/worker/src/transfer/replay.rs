@@ -14,6 +14,7 @@ use paragpu_protocol::table::{
 
 use super::shared::{Delivery, Mapping, Peers};
 use super::state::{StateError, device};
+use super::stop::Filling;
 use super::survey;
 use crate::calls::Handle as _;
 use crate::calls::{self, destroying};
@@ -359,15 +360,15 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the memory among `items` that the source hands over: maps it, or with
+    /// Takes the memory of the received objects that the source hands over: maps it, or with
     /// `peers` opens it to copy from. Returns the delivery of each mapping.
     ///
     /// # Errors
-    /// [`StateError::Order`] for memory that is not among `items`, or a wrong
+    /// [`StateError::Order`] for memory that is not among them, or a wrong
     /// number of descriptors; [`StateError::Impossible`].
     pub(super) fn take_shared(
         &mut self,
-        items: &[Item],
+        filling: &mut Filling,
         mappings: &[Mapping],
         descriptors: Vec<OwnedFd>,
         mut peers: Option<&mut Peers>,
@@ -375,11 +376,11 @@ impl Session {
         match peers {
             // Memory of another device uses addresses that the driver chooses. Modules
             // are loaded first, as they were at the source.
-            Some(_) => drop(self.replace_objects(items)?),
-            None => self.destroy_surplus(items)?,
+            Some(_) => self.recreate(filling)?,
+            None => self.destroy_surplus(&filling.items)?,
         }
         let mut maps = HandleMap::default();
-        for item in items {
+        for item in &filling.items {
             if item.call.number == MemMap::INFO.number {
                 let map: MemMap = decode_all(&item.call.payload)?;
                 maps.insert((map.address.0, map.size), (item, map.change()));

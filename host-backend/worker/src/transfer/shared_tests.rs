@@ -136,7 +136,7 @@ fn round(
     let (named, fds): (Vec<_>, Vec<_>) = handed
         .map(|(address, fd)| (mapping(address, 1), fd.try_clone().unwrap()))
         .unzip();
-    session.take_shared(&filling.items, &named, fds, None)?;
+    session.take_shared(filling, &named, fds, None)?;
     session.take_record(filling, Kind::ObjectsEnd, &[])?;
     assert!(!filling.lacks_shared);
     Ok(())
@@ -305,14 +305,15 @@ fn other_memory_is_copied() {
     let mut source = shareable();
     let address = map(&mut source, 0);
     fill(&mut source, address, 0x1234_5678);
-    let items = source.items().unwrap();
+    let mut filling = Filling::default();
+    filling.items = source.items().unwrap();
     let expected = hash(&mut source, address);
     let handed = source.gpu.memory_export(address).unwrap();
     // A session at a time uses these addresses.
     drop(source);
     let mut session = shareable();
-    let take = |session: &mut Session, handed, descriptors| {
-        session.take_shared(&items, &[mapping(address, handed)], descriptors, None)
+    let mut take = |session: &mut Session, handed, descriptors| {
+        session.take_shared(&mut filling, &[mapping(address, handed)], descriptors, None)
     };
     let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let (pipe, _writer) = std::io::pipe().unwrap();

@@ -260,22 +260,10 @@ impl Session {
             }
             Kind::ObjectsEnd => {
                 self.settle(filling)?;
-                filling.lacks_shared = false;
-                if let Some(parts) = filling.sharing.take() {
-                    self.map_memory(&filling.items)?;
-                    filling.lacks_shared = !self.sharing.share(
-                        &mut self.gpu,
-                        &mut self.memory,
-                        &mut self.replies.link,
-                        &parts,
-                    )?;
-                }
+                self.recreate(filling)?;
+                filling.sharing = None;
                 filling.made = std::mem::take(&mut filling.items);
-                match filling.lacks_shared {
-                    // Objects may need it.
-                    true => Ok(()),
-                    false => self.replace_objects(&filling.made).map(drop),
-                }
+                Ok(())
             }
             Kind::Contents => {
                 let mut mover = match filling.mover.take() {
@@ -294,6 +282,25 @@ impl Session {
             Kind::Waiting => self.intake.queue_encoded(payload),
             Kind::Kept => self.replies.link.keep_frames(payload),
             _ => Err(StateError::Order("a record out of place")),
+        }
+    }
+
+    /// Makes the session's objects equal to those received: first its memory, which others
+    /// wait for, then what it shares of theirs, then the objects that need both.
+    pub(super) fn recreate(&mut self, filling: &mut Filling) -> Result<(), StateError> {
+        filling.lacks_shared = false;
+        if let Some(parts) = &filling.sharing {
+            self.map_memory(&filling.items)?;
+            filling.lacks_shared = !self.sharing.share(
+                &mut self.gpu,
+                &mut self.memory,
+                &mut self.replies.link,
+                parts,
+            )?;
+        }
+        match filling.lacks_shared {
+            true => Ok(()),
+            false => self.replace_objects(&filling.items).map(drop),
         }
     }
 
