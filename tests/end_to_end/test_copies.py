@@ -152,15 +152,43 @@ class Copies(unittest.TestCase):
         self.addCleanup(session.close)
         return session
 
-    def test_only_the_token_claims_a_copy(self):
+    def put_away(self):
+        """A session of the test's own that was checkpointed and ended."""
         session = self.opened()
         session.call("MemMap", address=ARENA, size=CHUNK)
         session.post("Memset", destination=ARENA, pitch=0, value=7, element=1, width=64, height=1, stream=0)
         session.call("ContextSynchronize")
         session.call("Ping", value=1)
-        token = session.welcome["token"]
         self.ask("checkpoint", str(session.welcome["session"]), self.folder, "--end")
         eventually(lambda: self.daemon.sessions() == [], "the session was checkpointed and ended")
+        return session
+
+    def restart(self):
+        """Kills the daemon and starts another one."""
+        self.daemon.process.kill()
+        self.daemon.process.wait(20)
+        self.daemon.start()
+
+    def test_copies_outlive_their_daemon(self):
+        session = self.put_away()
+        self.ask("restore", self.folder, "--copies", "2")
+        self.restart()
+        self.assertIn("is a copy of the one that", self.refused("restore", self.folder))
+        # One that is claimed is no other program's, whichever daemon is there.
+        claimants = [self.opened(resumes=session)]
+        self.restart()
+        claimants.append(self.opened(resumes=session))
+        self.restart()
+        self.ask("restore", self.folder, "--copies", "1")
+        claimants.append(self.opened(resumes=session))
+        self.assertEqual(len({claimant.welcome["token"] for claimant in claimants}), 3)
+        for claimant in claimants:
+            self.assertEqual(claimant.call("CopyFromDevice", source=ARENA, size=64, stream=0)[1], bytes([7]) * 64)
+            self.assertEqual(self.opened(resumes=claimant).welcome["session"], claimant.welcome["session"])
+
+    def test_only_the_token_claims_a_copy(self):
+        session = self.put_away()
+        token = session.welcome["token"]
         self.ask("restore", self.folder, "--copies", "2")
         # Neither another token nor none nor the token with another device.
         session.welcome["token"] = bytes([1]) * 16

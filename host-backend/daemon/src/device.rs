@@ -105,6 +105,12 @@ impl Devices {
         self.search == Search::Over
     }
 
+    /// Whether they are still being opened, since the daemon began or found none.
+    #[must_use]
+    pub fn are_sought(&self) -> bool {
+        self.search == Search::Trying
+    }
+
     /// Why there are none.
     #[must_use]
     pub fn problem(&self) -> Option<&str> {

@@ -65,6 +65,8 @@ struct Note {
     accounts: Vec<u64>,
 }
 
+/// File name extension of records that are being written.
+const FRESH: &str = "fresh";
 /// File name extension of the doors of workers.
 const DOOR: &str = "door";
 /// File name extension of the records of checkpointed sessions.
@@ -156,10 +158,14 @@ impl Notes {
 
     fn put(&self, session: u64, note: &Note) {
         let path = self.path(session);
+        // Renamed: a record that is cut short would cost the session its next daemon.
+        let fresh = path.with_extension(FRESH);
         let written = serde_json::to_vec(note)
             .map_err(std::io::Error::from)
-            .and_then(|text| std::fs::write(&path, text));
+            .and_then(|text| std::fs::write(&fresh, text))
+            .and_then(|()| std::fs::rename(&fresh, &path));
         if let Err(error) = written {
+            let _ = std::fs::remove_file(&fresh);
             tracing::warn!(
                 session, %error,
                 "the session cannot be recorded: after a restart the daemon would not know it"
@@ -185,8 +191,13 @@ impl Notes {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten();
         let mut found = Vec::new();
         for path in entries.flatten().map(|entry| entry.path()) {
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
+            match path.extension() {
+                Some(extension) if extension == "json" => {}
+                Some(extension) if extension == FRESH => {
+                    let _ = std::fs::remove_file(&path);
+                    continue;
+                }
+                _ => continue,
             }
             let note = std::fs::read(&path)
                 .ok()

@@ -30,6 +30,10 @@ pub struct Facts {
     /// none.
     #[serde(default)]
     pub expires: Option<u64>,
+    /// For a copy that no program has claimed: the secret with which one does, which is the
+    /// token of the session in the file. Otherwise zeros.
+    #[serde(default)]
+    pub claim: [u8; 16],
 }
 
 /// The communicator of a restored session that no program has claimed.
@@ -52,9 +56,6 @@ pub struct Session {
     pub process: Option<i32>,
     /// The secret with which its guest resumes it; zeros if it cannot be resumed.
     pub token: [u8; 16],
-    /// For a copy that no program has claimed: the secret with which one does, which is the
-    /// token of the session in the file. Otherwise zeros.
-    pub claim: [u8; 16],
     /// For a session without a token that moves between GPUs of this host: what identifies it at
     /// both. No guest knows it. Otherwise zeros.
     pub mark: [u8; 16],

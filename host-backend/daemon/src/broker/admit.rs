@@ -287,6 +287,17 @@ impl Broker {
             guest: described(&guest, request),
         };
         let fds = descriptors(&guest, request);
+        let expires = expiry(&guest.peer);
+        let facts = Facts {
+            claim: [0; 16],
+            communicator: request.communicator.to_owned(),
+            expires: expires.or(session.facts.expires),
+            ..session.facts.clone()
+        };
+        // First, so that no later daemon offers a claimed copy to another program.
+        if expires.is_some() || session.facts.is_unclaimed() {
+            self.notes.renew(&facts);
+        }
         let sent = match worker.is_some_and(Worker::serves) {
             true => self.workers.send(session.worker, &resume, &fds),
             false => Err(ControlError::Closed),
@@ -311,14 +322,7 @@ impl Broker {
         let Some(session) = self.workers.session_mut(number) else {
             return;
         };
-        let was_unclaimed = session.facts.is_unclaimed();
-        session.claim = [0; 16];
-        session.facts.communicator = request.communicator.to_owned();
-        let expires = expiry(&guest.peer);
-        session.facts.expires = expires.or(session.facts.expires);
-        if expires.is_some() || was_unclaimed {
-            self.notes.renew(&session.facts);
-        }
+        session.facts = facts;
         let key = session.worker;
         self.followed(key, request.communicator);
     }
@@ -469,6 +473,7 @@ impl Broker {
                 Some(arrival) => self.expiry_of(arrival),
                 None => expiry(&guest.peer),
             },
+            claim: [0; 16],
         };
         // One that moves within this host, and has no token.
         let source = self.workers.with_token(&token);
@@ -499,7 +504,6 @@ impl Broker {
             facts,
             process: waiting.process(),
             token: kept,
-            claim: [0; 16],
             mark,
             worker: key,
             arrives: arrival.is_some(),

@@ -99,6 +99,9 @@ impl Broker {
     }
 
     fn check_gpu(&self, gpu: u32) -> Result<(), String> {
+        if self.devices.are_sought() {
+            return Err("this host's GPUs are still being opened: try again".into());
+        }
         let count = self.devices.count();
         (gpu < count).then_some(()).ok_or_else(|| {
             let gpus = if count == 1 { "GPU" } else { "GPUs" };

@@ -263,7 +263,7 @@ impl Operations {
     pub fn restores_on(&self, position: u32) -> usize {
         let restores = self.restores.iter();
         restores
-            .filter(|waiting| waiting.position == position)
+            .filter(|waiting| waiting.position == Some(position))
             .count()
     }
 

@@ -136,13 +136,13 @@ impl Copies {
     }
 }
 
-/// A restore that waits for a worker.
+/// A restore that waits for the host's GPUs, or for a worker.
 #[derive(Debug)]
 pub(super) struct Restoring {
     pub(super) console: u64,
     pub(super) wanted: Wanted,
-    /// Index of its GPU.
-    pub(super) position: u32,
+    /// Index of its GPU, once those of the host are known.
+    pub(super) position: Option<u32>,
     /// When it is given up.
     pub(super) until: Instant,
 }

@@ -278,7 +278,7 @@ impl Broker {
         let session = self.workers.served_by_mut(key);
         if let Some(session) = session.filter(|session| session.arrives) {
             session.token = [0; 16];
-            session.claim = [0; 16];
+            session.facts.claim = [0; 16];
         }
     }
 

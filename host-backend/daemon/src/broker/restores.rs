@@ -57,7 +57,11 @@ impl Broker {
     pub(super) fn match_restores(&mut self, now: Instant) {
         for waiting in self.operations.take_restores() {
             let console = waiting.console;
-            if now < waiting.until && self.workers.idle_on(waiting.position).is_none() {
+            let is_held = match waiting.position {
+                Some(position) => self.workers.idle_on(position).is_none(),
+                None => self.devices.are_sought(),
+            };
+            if now < waiting.until && is_held {
                 self.operations.await_worker(waiting);
                 continue;
             }
@@ -68,8 +72,8 @@ impl Broker {
         }
     }
 
-    /// Has an idle worker restore a session, or the next copy. Without one the restore waits
-    /// until `until`.
+    /// Has an idle worker restore a session, or the next copy. Without one, and while the host's
+    /// GPUs are sought, the restore waits until `until`.
     fn restore(&mut self, console: u64, wanted: Wanted, until: Instant) -> Result<(), String> {
         let directory = &wanted.directory;
         let (owner, file) =
@@ -79,8 +83,20 @@ impl Broker {
         }
         self.may_restore(console, &owner, &wanted)?;
         let ordinal = owner.ordinal;
+        if self.devices.are_sought() && Instant::now() < until {
+            self.operations.await_worker(Restoring {
+                console,
+                wanted,
+                position: None,
+                until,
+            });
+            return Ok(());
+        }
         let Some(position) = self.placing().restored(&owner.vm, ordinal) else {
-            return Err(format!("the host has no device {ordinal} for {}", owner.vm));
+            return Err(match self.devices.standing_problem() {
+                Some(problem) => format!("the host has no GPU for guests: {problem}"),
+                None => format!("the host has no device {ordinal} for {}", owner.vm),
+            });
         };
         let Some(key) = self.workers.idle_on(position) else {
             if Instant::now() >= until {
@@ -92,7 +108,7 @@ impl Broker {
             self.operations.await_worker(Restoring {
                 console,
                 wanted,
-                position,
+                position: Some(position),
                 until,
             });
             return Ok(());
@@ -119,6 +135,7 @@ impl Broker {
             begun: since_boot().as_secs(),
             // The guest has until the session's end to return with a newer certificate.
             expires: owner.expires.map(|at| at.max(now() + KEPT.as_secs())),
+            claim,
         };
         let restore = ToWorker::Restore {
             terms: Terms {
@@ -136,7 +153,6 @@ impl Broker {
             facts,
             process: None,
             token,
-            claim,
             mark: [0; 16],
             worker: key,
             arrives: true,

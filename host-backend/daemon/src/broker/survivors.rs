@@ -51,7 +51,6 @@ impl Broker {
                 process: None,
                 // Its worker brings it.
                 token: [0; 16],
-                claim: [0; 16],
                 mark: [0; 16],
                 worker: key,
                 arrives,
@@ -118,7 +117,7 @@ impl Broker {
         let Some(session) = self.workers.served_by_mut(key) else {
             return;
         };
-        if self.host.limits.reconnect > 0 {
+        if self.host.limits.reconnect > 0 || session.facts.is_unclaimed() {
             session.token = token;
         }
         let facts = session.facts.clone();

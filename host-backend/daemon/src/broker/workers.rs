@@ -99,7 +99,7 @@ impl Workers {
     pub fn claimed_by(&self, token: &[u8; 16]) -> impl Iterator<Item = &Session> {
         let token = *token;
         let sessions = self.sessions.values();
-        sessions.filter(move |session| token != [0; 16] && same(&session.claim, &token))
+        sessions.filter(move |session| token != [0; 16] && same(&session.facts.claim, &token))
     }
 
     /// Whether a token identifies or claims a session.
