@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -127,6 +128,26 @@ class Orders(Held):
                 self.assertEqual(ask(daemon, "checkpoint", number, self.states, *options)[0], 0)
                 shutil.rmtree(self.states)
 
+    def test_orders_to_a_session_without_its_program_are_refused(self):
+        """Long before the session would end without it."""
+        daemon = self.daemon("--set=limits.reconnect=3600000", "--set=software.devices=2")
+        proxy = Proxy(daemon.socket, socket.AF_UNIX)
+        self.addCleanup(proxy.close)
+        guest, number = self.waiting(daemon, PARAGPU_UNIX_SOCKET=proxy.address)
+        self.release(guest)
+        guest.send_signal(signal.SIGSTOP)
+        proxy.cut()
+        move = ("migrate", "--session", number)
+        for order in (("checkpoint", number, self.states), (*move, "--to-gpu", "1"), (*move, "--communicator", "shm")):
+            with self.subTest(order):
+                code, _, errors = ask(daemon, *order)
+                self.assertEqual(code, 1)
+                self.assertRegex(errors, "it(s program)? is disconnected, so try again when it is connected")
+        self.assertFalse(os.path.exists(self.states))
+        guest.send_signal(signal.SIGCONT)
+        written = lambda: ask(daemon, "checkpoint", number, self.states)[0] == 0
+        eventually(written, "the session takes orders once its program is back")
+
     def test_the_end_of_an_earlier_daemons_order_is_not_that_of_a_new_one(self):
         """Nor does it end the session: the next daemon could not bring its program back."""
         daemon = self.daemon()
@@ -173,7 +194,9 @@ class Orders(Held):
         connection.settimeout(60)
         connection.connect(daemon.control)
         connection.sendall(b"".join(json.dumps(request).encode() + b"\n" for request in requests))
-        eventually(lambda: daemon.status()["devices"][0]["starting"] == 1, "a worker is wanted")
+        # A daemon that has just started shows no GPU yet.
+        starting = lambda: all(gpu["starting"] == 1 for gpu in daemon.status()["devices"])
+        eventually(starting, "a worker is wanted")
         return connection
 
     def test_a_restore_that_fails_late_does_not_hold_up_the_next_request(self):
@@ -185,6 +208,20 @@ class Orders(Held):
         with connection.makefile() as answers:
             self.assertIn("cannot be read", json.loads(answers.readline())["error"])
             self.assertEqual(json.loads(answers.readline())["answer"], "version")
+
+    def test_a_restore_waits_for_the_gpus_of_a_daemon_that_has_just_started(self):
+        daemon = self.gated()
+        daemon.process.kill()
+        daemon.process.wait(20)
+        daemon.start()
+        code, _, errors = ask(daemon, "migrate", "--gpu", "0", "--to", "unix:///nowhere")
+        self.assertEqual(code, 1)
+        self.assertIn("this host's GPUs are still being opened: try again", errors)
+        connection = self.send(daemon, {"command": "restore", "directory": self.states})
+        os.unlink(self.gate)
+        with connection.makefile() as lines:
+            answers = (json.loads(line)["answer"] for line in lines)
+            self.assertEqual(next(answer for answer in answers if answer != "progress"), "done")
 
     def test_a_restore_continues_without_its_operator(self):
         daemon = self.gated()

@@ -28,14 +28,19 @@ use crate::statistics::Statistics;
 use crate::sys::process::exit_now;
 use crate::transfer::destination::reachable;
 use crate::transfer::handover;
-use crate::transfer::orders::{CheckpointTarget, Departure, Giver, Order, Orders, Report};
+use crate::transfer::orders::{
+    CheckpointTarget, Departure, Giver, Order, Orders, Patience, Report, Untaken,
+};
 use crate::turns::Turns;
 use crate::utilization::Meter;
 use crate::watch::{GRACE, Liveness, Watch, after, watch};
 
-/// How long an order waits for the session's thread, which may be in a long call of the device
-/// or wait for its guest.
-const TAKES: Duration = Duration::from_secs(60);
+/// How long an order waits for the session's thread. A guest that is not stopped connects again
+/// at once.
+const PATIENCE: Patience = Patience {
+    away: Duration::from_secs(3),
+    busy: Duration::from_secs(60),
+};
 
 /// Whether the daemon ended the session.
 static ENDED_BY_HOST: AtomicBool = AtomicBool::new(false);
@@ -204,6 +209,10 @@ impl Attendant {
                 Ok(guest) => self.resume(guest),
                 Err(reason) => tracing::warn!(reason, "a guest cannot reconnect"),
             },
+            ToWorker::Move(_) if self.orders.is_away(PATIENCE.away) => {
+                let reason = "it is disconnected, so try again when it is connected";
+                self.orders.report(Report::Stayed(reason.into()));
+            }
             ToWorker::Move(route) => {
                 let goal = toward(&on_the_wire(&route));
                 self.sender.query(Frame::Move.kind(), &goal);
@@ -306,13 +315,18 @@ impl Attendant {
         let watch = std::thread::Builder::new().name("order".into());
         // Without the thread, the order waits for as long as the session's thread takes.
         let _ = watch.spawn(move || {
-            if orders.withdraw_after(TAKES) {
-                let seconds = TAKES.as_secs();
-                orders.refuse(format!(
-                    "the session did not take the order within {seconds} s: its program may be \
-                     disconnected, or in a call that waits for a long kernel, so try again later"
-                ));
-            }
+            let reason = match orders.withdraw_after(PATIENCE) {
+                None => return,
+                Some(Untaken::Away) => {
+                    "its program is disconnected, so try again when it is connected".to_owned()
+                }
+                Some(Untaken::Busy) => format!(
+                    "the session did not take the order within {} s: its program may be in a call \
+                     that waits for a long kernel, so try again later",
+                    PATIENCE.busy.as_secs()
+                ),
+            };
+            orders.refuse(reason);
         });
     }
 

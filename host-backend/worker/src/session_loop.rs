@@ -144,6 +144,7 @@ impl Session {
         self.copies.inbound.clear();
         self.leave_guest_memory();
         let connection = loop {
+            self.transfer.orders().set_away(true);
             let sharing = self.sharing();
             let next = self
                 .replies
@@ -152,6 +153,7 @@ impl Session {
             let Some(mut next) = next else {
                 return Err(SessionEnd::Connection(lost));
             };
+            self.transfer.orders().set_away(false);
             let sender = Arc::clone(&next.connection.sender);
             if !self.replies.link.sender().resume(sender, next.received) {
                 // The guest opened it before a connection that has already been

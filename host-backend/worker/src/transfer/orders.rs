@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paragpu_communicator::Wake;
 pub use paragpu_control::worker::{Figures, Phase, Progress, Report, Route, Step};
@@ -94,14 +94,34 @@ impl Place {
     }
 }
 
+/// Why the session's thread did not take an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Untaken {
+    /// It waits for its guest.
+    Away,
+    /// It may be in a call of the device that does not return.
+    Busy,
+}
+
+/// How long an order waits for the session's thread.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// Since the connection to the guest was lost.
+    pub(crate) away: Duration,
+    /// Since the order was given.
+    pub(crate) busy: Duration,
+}
+
 /// The daemon's orders to a session, one after the other.
 pub struct Orders {
     /// Whether one is [`Waiting`](Place::Waiting).
     waiting: AtomicBool,
     place: Mutex<Place>,
+    /// Since when the session's thread waits for its guest; changed under the lock of `place`.
+    away: Mutex<Option<Instant>>,
     /// Number of orders given; changed under the lock of `place`.
     given: AtomicU64,
-    /// Notified when the order is taken.
+    /// Notified when the order is taken, and when the guest leaves or returns.
     taken: Condvar,
     /// The daemon answered [`Report::Resumes`].
     resumed: AtomicBool,
@@ -123,6 +143,7 @@ impl Orders {
         Self {
             waiting: AtomicBool::new(false),
             place: Mutex::new(Place::Free),
+            away: Mutex::new(None),
             given: AtomicU64::new(0),
             taken: Condvar::new(),
             resumed: AtomicBool::new(false),
@@ -175,21 +196,38 @@ impl Orders {
         }
     }
 
+    /// The session's thread waits for its guest from now on, or no longer.
+    pub(crate) fn set_away(&self, is_away: bool) {
+        let _place = self.place.lock();
+        *self.away.lock() = is_away.then(Instant::now);
+        self.taken.notify_all();
+    }
+
+    /// Whether the session's thread has waited for its guest for that long.
+    pub(crate) fn is_away(&self, patience: Duration) -> bool {
+        let away = *self.away.lock();
+        away.is_some_and(|since| since.elapsed() >= patience)
+    }
+
     /// Withdraws the queued order if the session's thread does not take it within `patience`.
-    /// It may be in a call of the device that does not return. Returns whether it was
-    /// withdrawn.
-    pub(crate) fn withdraw_after(&self, patience: Duration) -> bool {
+    /// Returns why it was withdrawn, if it was.
+    pub(crate) fn withdraw_after(&self, patience: Patience) -> Option<Untaken> {
         let mut place = self.place.lock();
         let number = self.given.load(Ordering::Relaxed);
-        let waits = |place: &mut Place| {
-            matches!(place, Place::Waiting(..)) && self.given.load(Ordering::Relaxed) == number
-        };
-        self.taken.wait_while_for(&mut place, waits, patience);
-        let is_late = waits(&mut place);
-        if is_late {
-            self.withdraw(&mut place);
+        let late = Instant::now() + patience.busy;
+        while matches!(*place, Place::Waiting(..)) && self.given.load(Ordering::Relaxed) == number {
+            let away = *self.away.lock();
+            let (until, why) = match away.map(|since| since + patience.away) {
+                Some(until) if until < late => (until, Untaken::Away),
+                _ => (late, Untaken::Busy),
+            };
+            if Instant::now() >= until {
+                self.withdraw(&mut place);
+                return Some(why);
+            }
+            self.taken.wait_until(&mut place, until);
         }
-        is_late
+        None
     }
 
     fn withdraw(&self, place: &mut Place) {
@@ -297,6 +335,12 @@ mod tests {
         }
     }
 
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn patience(away: Duration, busy: Duration) -> Patience {
+        Patience { away, busy }
+    }
+
     fn done() -> Report {
         Report::Done(Figures::default())
     }
@@ -372,22 +416,45 @@ mod tests {
     #[test]
     fn an_order_that_nobody_takes_is_withdrawn() {
         let orders = Orders::new(drop);
-        let short = Duration::from_millis(10);
-        assert!(!orders.withdraw_after(short), "there is none");
+        let short = patience(LONG, Duration::from_millis(10));
+        assert_eq!(orders.withdraw_after(short), None, "there is none");
         assert!(orders.give(order(), Giver::Daemon));
-        assert!(orders.withdraw_after(short));
+        assert_eq!(orders.withdraw_after(short), Some(Untaken::Busy));
         assert!(orders.take().is_none());
         // The next one is another.
         assert!(orders.give(order(), Giver::Daemon));
-        let long = Duration::from_secs(60);
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| orders.withdraw_after(long));
+            let waits = scope.spawn(|| orders.withdraw_after(patience(LONG, LONG)));
             assert!(orders.take().is_some());
             orders.report(done());
             assert!(orders.give(order(), Giver::Daemon));
             assert!(orders.take().is_some());
-            assert!(!waits.join().unwrap());
+            assert_eq!(waits.join().unwrap(), None);
         });
+    }
+
+    #[test]
+    fn an_order_to_a_session_without_its_guest_is_withdrawn() {
+        let orders = Orders::new(drop);
+        orders.set_away(true);
+        assert!(orders.give(order(), Giver::Daemon));
+        let short = patience(Duration::from_millis(10), LONG);
+        assert_eq!(orders.withdraw_after(short), Some(Untaken::Away));
+        assert!(orders.is_away(short.away));
+        // The guest leaves once the order waits.
+        orders.set_away(false);
+        assert!(!orders.is_away(Duration::ZERO));
+        assert!(orders.give(order(), Giver::Daemon));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| orders.withdraw_after(short));
+            orders.set_away(true);
+            assert_eq!(waits.join().unwrap(), Some(Untaken::Away));
+        });
+        // It returns in time.
+        assert!(orders.give(order(), Giver::Daemon));
+        orders.set_away(false);
+        let short = patience(Duration::ZERO, Duration::from_millis(10));
+        assert_eq!(orders.withdraw_after(short), Some(Untaken::Busy));
     }
 
     #[test]
