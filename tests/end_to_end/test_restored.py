@@ -125,7 +125,7 @@ class Waiting(Sessions):
                 daemon.start()
                 code, _, errors = checkpoint()
                 self.assertEqual(code, 0 if comes else 1, errors)
-                self.assertEqual("is still arriving" in errors, not comes, errors)
+                self.assertEqual("is restored and waits for its program" in errors, not comes, errors)
 
 
 def connections(daemon):

@@ -79,7 +79,12 @@ impl Credentials {
             .map_err(|error| failed(&error))?
             .with_root_certificates(Arc::clone(&roots))
             .with_client_auth_cert(chain.clone(), key.clone_key())
-            .map_err(|error| failed(&error))?;
+            .map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => {
+                    refused(&files, "key", files.key)(&"it is the key of another certificate")
+                }
+                _ => failed(&error),
+            })?;
         client.resumption = Resumption::disabled();
         client.enable_secret_extraction = true;
         let trusted = refused(&files, "ca", files.ca);
@@ -193,8 +198,10 @@ fn private_key(files: &Files<'_>) -> Result<PrivateKeyDer<'static>, CertificateE
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
+    use std::time::{Duration, SystemTime};
 
     use super::*;
+    use crate::issue::Authority;
 
     #[test]
     fn a_key_that_others_may_read_is_refused_with_what_to_run() {
@@ -213,5 +220,22 @@ mod tests {
             "{open}"
         );
         assert!(!refused(0o600).contains("chmod"));
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let until = SystemTime::now() + Duration::from_secs(3600);
+        let authority = Authority::open(folder.path()).unwrap();
+        let [one, other] = ["one", "other"].map(|name| authority.host(&[name.into()], until));
+        let (one, other) = (one.unwrap(), other.unwrap());
+        let files = Files::new("tcp", &one.ca, &one.certificate, &other.key);
+        let refused = Credentials::load(files, KeyLifetime::Lasting).unwrap_err();
+        let refused = refused.to_string();
+        assert!(
+            refused.starts_with("tcp.key = ")
+                && refused.ends_with("the key of another certificate"),
+            "{refused}"
+        );
     }
 }

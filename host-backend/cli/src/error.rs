@@ -43,7 +43,7 @@ pub enum Error {
     /// The daemon ended the connection.
     #[error(
         "paragpud ({}) ended the connection: it was stopped or restarted (systemctl status \
-         paragpud)",
+         paragpud), or this is its socket for guests",
         path.display()
     )]
     Ended {

@@ -168,7 +168,8 @@ impl Notes {
             let _ = std::fs::remove_file(&fresh);
             tracing::warn!(
                 session, %error,
-                "the session cannot be recorded: after a restart the daemon would not know it"
+                "the session's record cannot be written: after a restart the daemon would know the \
+                 earlier one, or not the session at all"
             );
         }
     }

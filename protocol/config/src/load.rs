@@ -177,7 +177,8 @@ impl<T: Configuration> Loaded<T> {
         plain.chain(named).collect()
     }
 
-    /// The origin of a key's value; [`Origin::Default`] for an unknown key.
+    /// The origin of a key's value, or of the first one of a section that the user named;
+    /// [`Origin::Default`] for an unknown key.
     #[must_use]
     pub fn origin(&self, key: &str) -> &Origin {
         self.origin_at(&path_of(&Key::all::<T>(), key))
@@ -185,7 +186,9 @@ impl<T: Configuration> Loaded<T> {
 
     fn origin_at(&self, path: &[&str]) -> &Origin {
         let path: Vec<String> = path.iter().map(|part| (*part).to_owned()).collect();
-        self.origins.get(&path).unwrap_or(&Origin::Default)
+        let mut from = self.origins.range(path.clone()..);
+        let first = from.next().filter(|(found, _)| found.starts_with(&path));
+        first.map_or(&Origin::Default, |(_, origin)| origin)
     }
 }
 

@@ -442,6 +442,11 @@ fn mistakes_about_vms_are_one_sentence() {
             "main.toml:2: `vm.red.cid` is 2, which is the host's: VMs have 3 and more",
         ),
         (
+            "[vm.\"uid 7\"]\nsessions = 1\n[vm.\"uid root\"]\nsessions = 1\n",
+            "main.toml:4: `vm.uid root` names no VM: only users (\"uid 1000\") and CIDs \
+             (\"cid 5\") have a blank",
+        ),
+        (
             "[device]\nindices = [0, 1]\n[vm.red]\ndevices = [1, 3]\n",
             "main.toml:4: `vm.red.devices` has device 3, which device.indices does not give to \
              guests",

@@ -27,6 +27,12 @@ impl Broker {
             .session(session)
             .ok_or_else(|| format!("there is no session {session}: see `paragpu list`"))?;
         let key = found.worker;
+        if found.facts.is_unclaimed() {
+            return Err(format!(
+                "session {session} is restored and waits for its program: try again when that is \
+                 there"
+            ));
+        }
         if found.arrives {
             return Err(format!(
                 "session {session} is still arriving: try again later"

@@ -152,6 +152,12 @@ fn vms(host: &Host) -> Result<(), Conflict> {
     let given = &host.device.indices.0;
     distinct("device.indices", given)?;
     for (name, vm) in host.vm.iter() {
+        if name.contains(' ') && !is_numbered(name) {
+            return Err(Conflict::new(
+                format!("vm.{name}"),
+                "names no VM: only users (\"uid 1000\") and CIDs (\"cid 5\") have a blank".into(),
+            ));
+        }
         distinct(&format!("vm.{name}.devices"), &vm.devices.0)?;
         let strange = vm.devices.0.iter().find(|device| !given.contains(device));
         if let Some(device) = strange.filter(|_| !given.is_empty()) {
@@ -182,6 +188,14 @@ fn vms(host: &Host) -> Result<(), Conflict> {
         }
     }
     Ok(())
+}
+
+/// Whether a tenant is a user or a CID.
+fn is_numbered(name: &str) -> bool {
+    let number = ["uid ", "cid "]
+        .into_iter()
+        .find_map(|kind| name.strip_prefix(kind));
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// Checks that a list has no device twice: a guest would see one GPU as two.
