@@ -64,7 +64,8 @@ static bool paragpu_may_take(struct paragpu_device *paragpu)
  *
  * Context: Process context; sleeps, interruptibly.
  * Return: 0, -EAGAIN when a channel will be free once the host scrubbed it,
- * -ENOSPC when all are taken or the rest is for others, -ENODEV, -ERESTARTSYS.
+ * -ENOSPC when all are taken or the rest is for others, -ENODEV without a
+ * device or a host that serves it, -ERESTARTSYS.
  */
 static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
 {
@@ -78,6 +79,10 @@ static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
 	if (!paragpu_enter(paragpu, &index)) {
 		error = -ENODEV;
 		goto unlock;
+	}
+	if (READ_ONCE(paragpu->header->host_gone)) {
+		error = -ENODEV;
+		goto exit;
 	}
 	if (!paragpu_may_take(paragpu))
 		goto exit;

@@ -107,6 +107,12 @@ impl Device {
         })
     }
 
+    /// What its guard holds: the window, and the interrupt.
+    #[must_use]
+    pub fn guarded(&self) -> (&Window, &EventFd) {
+        (&self.shared.window, &self.shared.interrupt)
+    }
+
     /// Adds to `list` all descriptors that this device waits for.
     pub fn polled<'a>(&'a self, now: Instant, list: &mut Vec<(Polled, PollFd<'a>)>) {
         let hypervisor = match &self.hypervisor {

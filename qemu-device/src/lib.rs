@@ -9,6 +9,8 @@
 //! calls CUDA, never sees a guest's calls, and waits only for its descriptors
 //! ([`service`]), so the hypervisor never waits for a GPU.
 //!
+//! If this process ends, its [`guard`] tells the guest.
+//!
 //! `kernel-module/include/uapi/linux/paragpu.h` specifies the device.
 
 // This crate reads data from peers, so it must not panic.
@@ -28,6 +30,7 @@ pub mod daemon;
 pub mod device;
 mod error;
 pub mod eventfd;
+pub mod guard;
 pub mod ivshmem;
 pub mod layout;
 pub mod listener;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
 use paragpu_protocol::chain;
-use paragpu_qemu_device::service;
 use paragpu_qemu_device::settings::{Arguments, Settings};
+use paragpu_qemu_device::{Error, guard, service};
 
 fn main() -> ExitCode {
     if std::env::args_os()
@@ -15,6 +15,12 @@ fn main() -> ExitCode {
         .is_some_and(|first| first == "--man")
     {
         return manual();
+    }
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == guard::ARGUMENT)
+    {
+        return outcome(guard::run());
     }
     let arguments = Arguments::parse();
     let mut log = tracing_subscriber::fmt()
@@ -25,7 +31,12 @@ fn main() -> ExitCode {
         log = log.with_ansi(false);
     }
     log.init();
-    match Settings::try_from(arguments).and_then(|settings| service::run(&settings)) {
+    outcome(Settings::try_from(arguments).and_then(|settings| service::run(&settings)))
+}
+
+/// The exit status, after an error was reported.
+fn outcome(ended: Result<(), Error>) -> ExitCode {
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let why = chain(&error);

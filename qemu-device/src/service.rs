@@ -10,6 +10,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use crate::Error;
 use crate::channel::Target;
 use crate::device::{Device, Polled};
+use crate::guard::Guard;
 use crate::listener::Listener;
 use crate::settings::Settings;
 
@@ -29,6 +30,7 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
     let listener = Listener::bind(&settings.socket, settings.socket_mode)?;
     let mut service = Service {
         settings,
+        guard: Guard::start(&settings.vm),
         listener,
         stop: stop_signal()?,
         device: None,
@@ -50,6 +52,7 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
 
 struct Service<'a> {
     settings: &'a Settings,
+    guard: Option<Guard>,
     listener: Listener,
     /// Readable once the process must end.
     stop: UnixStream,
@@ -83,6 +86,7 @@ impl Service<'_> {
             if !device.handle(source, target, now) {
                 tracing::info!(vm = self.settings.vm, "the hypervisor has disconnected");
                 self.device = None;
+                self.guard.iter().for_each(Guard::drop_device);
             }
         }
         if let Some(device) = &mut self.device {
@@ -158,6 +162,10 @@ impl Service<'_> {
             daemon: &self.settings.daemon,
         };
         if device.handle(Polled::Hypervisor, target, Instant::now()) {
+            if let Some(guard) = &self.guard {
+                let (window, interrupt) = device.guarded();
+                guard.hold(window, interrupt);
+            }
             self.device = Some(device);
         }
         Ok(())

@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use paragpu_communicator_ring::layout::CLOSED_BY_GUEST;
+use paragpu_communicator_ring::layout::{CLOSED_BY_GUEST, device};
 use paragpu_communicator_ring::pci::IdleChannel;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
@@ -13,6 +13,7 @@ use rustix::fs::{
 use rustix::io::{Errno, pwrite};
 
 use crate::Error;
+use crate::eventfd::EventFd;
 use crate::layout::{LISTS_SIZE, Layout};
 use crate::rings::{self, ChannelExtent};
 
@@ -42,6 +43,26 @@ impl Window {
         .map_err(Error::system("seal the window"))?;
         write_all(memory.as_fd(), &layout.header(generation), 0)?;
         Ok(Self { memory, layout })
+    }
+
+    /// The window of another process.
+    #[must_use]
+    pub fn received(memory: OwnedFd, layout: Layout) -> Self {
+        Self { memory, layout }
+    }
+
+    /// Tells the guest that nobody serves the device any more: first those that open a channel,
+    /// then those that have one.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn leave(&self, interrupt: &EventFd) -> Result<(), Error> {
+        let gone = 1_u32.to_le_bytes();
+        write_all(self.memory.as_fd(), &gone, device::HOST_GONE as u64)?;
+        for number in 0..self.layout.channel_count {
+            self.channel(number)?.end(interrupt)?;
+        }
+        Ok(())
     }
 
     /// Its division into channels.

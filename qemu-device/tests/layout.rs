@@ -34,6 +34,7 @@ int main(void)
     FIELD(paragpu_page_list, length) FIELD(paragpu_page_list, entry)
     VALUE(PARAGPU_IOC_PIN) VALUE(PARAGPU_IOC_UNPIN) SIZE(paragpu_pin_request)
     VALUE(PARAGPU_IOC_INFO) VALUE(PARAGPU_IOC_DOORBELL) VALUE(PARAGPU_IOC_ACK)
+    FIELD(paragpu_window_header, host_gone)
     FIELD(paragpu_window_header, magic) FIELD(paragpu_window_header, version)
     FIELD(paragpu_window_header, channel_count) FIELD(paragpu_window_header, generation)
     FIELD(paragpu_window_header, channel_offset) FIELD(paragpu_window_header, channel_size)
@@ -123,6 +124,7 @@ fn mirrors_agree_with_the_header() {
         ("channel_offset", ring::device::CHANNEL_OFFSET),
         ("channel_size", ring::device::CHANNEL_SIZE),
         ("window_size", ring::device::WINDOW_SIZE),
+        ("host_gone", ring::device::HOST_GONE),
         ("list_offset", ring::device::LIST_OFFSET),
         ("pending", ring::device::PENDING),
         ("state", ring::device::STATE),

@@ -131,6 +131,39 @@ fn a_worker_that_dies_closes_the_channel() {
 }
 
 #[test]
+fn a_device_process_that_is_killed_closes_its_channels() {
+    for is_killed in [true, false] {
+        let mut process = Process::start();
+        let daemon = process.daemon();
+        let earlier = Guest::connect(&process).window;
+        let guest = Guest::connect(&process);
+        guest.open_and_greet(0);
+        let _worker = take_offer(&daemon, 0, &guest);
+        guest.set_state(1, OPEN);
+        assert_eq!(guest.word(device::HOST_GONE as u64), 0);
+        match is_killed {
+            true => process.kill(),
+            false => drop(process.terminate()),
+        }
+        for channel in [0, 1] {
+            guest.until(channel, HOST_CLOSED);
+            assert_eq!(
+                guest.word(guest.place(channel) + rings::CLOSED_BY_HOST as u64),
+                1
+            );
+        }
+        assert_eq!(guest.state(2), FREE);
+        assert_eq!(guest.word(device::HOST_GONE as u64), 1);
+        // An earlier device has another end: its hypervisor left.
+        let mut gone = [0; 4];
+        earlier
+            .read_exact_at(&mut gone, device::HOST_GONE as u64)
+            .unwrap();
+        assert_eq!(gone, [0; 4]);
+    }
+}
+
+#[test]
 fn without_a_daemon_the_guest_gets_a_sentence() {
     let process = Process::start();
     let guest = Guest::connect(&process);

@@ -191,6 +191,42 @@ class Vm(unittest.TestCase):
         self.assertEqual(self.daemon.sessions(), [])
 
 
+# Opens the device until its device process, which is killed meanwhile, no longer serves it.
+UNSERVED = """
+/opt/paragpu/programs/vectorAdd
+echo served
+while (exec 3</dev/paragpu0) 2>/tmp/said; do sleep 0.1; done
+cat /tmp/said
+/opt/paragpu/programs/vectorAdd 2>&1
+PARAGPU_COMMUNICATOR=auto /opt/paragpu/programs/vectorAdd 2>&1
+exit 0
+"""
+
+
+@unittest.skipUnless(shutil.which("qemu-system-x86_64"), "qemu-system-x86_64 is not installed")
+class NoDevice(unittest.TestCase):
+    """A VM whose device process is killed."""
+
+    def test_programs_say_so(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory(prefix="paragpu-test-"))
+        initramfs = os.path.join(folder, "initramfs")
+        kernel = vm.build_image(initramfs)
+        daemon = self.enterContext(harness.Daemon())
+        device = self.enterContext(vm.Device(daemon, "alone"))
+        lines = []
+
+        def hear(line):
+            lines.append(line)
+            if line == "served":
+                device.process.kill()
+
+        vm.boot(kernel, initramfs, UNSERVED, hear, device=device)
+        said = lines[lines.index("served") + 1 :]
+        self.assertIn("/dev/paragpu0: No such device", said[0], lines)
+        refusal = "paragpu: no host answers at the device /dev/paragpu0; its process on the host has ended, "
+        self.assertEqual(sum(line.startswith(refusal) for line in said), 2, lines)
+
+
 @unittest.skipUnless(shutil.which("qemu-system-x86_64"), "qemu-system-x86_64 is not installed")
 class NoDaemon(unittest.TestCase):
     """A VM with the device on a host without a daemon. Without KVM the refusal comes while

@@ -32,6 +32,9 @@ pub mod device {
     /// u64: offset of the page lists ([`super::list`]), after the channels; 0 if the host
     /// cannot access the guest's memory.
     pub const LIST_OFFSET: usize = 0x028;
+    /// u32: not 0 once the host has ended the device, which a new one replaces; it has closed all
+    /// channels and opens none.
+    pub const HOST_GONE: usize = 0x030;
     /// u64[8]: the host sets bit c before it fires the vector for channel c's guest; the
     /// guest's interrupt handler takes and clears the words.
     pub const PENDING: usize = 0x080;

@@ -56,17 +56,27 @@ fn is_limit(error: &std::io::Error) -> bool {
 
 /// The error if a guest cannot use its VM's device.
 pub(super) fn no_channel(node: &Path, error: TravelError) -> Error {
-    let full = std::io::ErrorKind::StorageFull;
-    match error {
+    let errno = match &error {
+        TravelError::Io { source, .. } => Errno::from_io_error(source),
+        _ => None,
+    };
+    let advice = match errno {
         // The module reports this if no channel is free.
-        TravelError::Io { source, .. } if source.kind() == full => {
-            Error::ChannelsTaken(node.display().to_string())
+        Some(Errno::NOSPC) => return Error::ChannelsTaken(node.display().to_string()),
+        // Or if the device is gone, or nobody on the host serves it.
+        Some(Errno::NODEV) => {
+            "its process on the host has ended, or it was unplugged: plug the device in again, or \
+             restart this VM"
         }
-        error => Error::NoAnswer {
-            place: format!("the device {}", node.display()),
-            advice: "is the module `paragpu` loaded, and does this user belong to the group of the device file?",
-            source: Box::new(error),
-        },
+        _ => {
+            "is the module `paragpu` loaded, and does this user belong to the group of the device \
+             file?"
+        }
+    };
+    Error::NoAnswer {
+        place: format!("the device {}", node.display()),
+        advice,
+        source: Box::new(error),
     }
 }
 

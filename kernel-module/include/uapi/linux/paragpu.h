@@ -104,6 +104,9 @@ enum paragpu_channel_state {
  *	multiple of %PARAGPU_ALIGNMENT: %PARAGPU_LISTS of channel 0, then those
  *	of channel 1, and so on; 0 where the host cannot reach the guest's
  *	memory. Since version 1.1.
+ * @host_gone: not zero once the host has ended the device: it has closed all
+ *	channels, and serves none. Only another device replaces it. Zero from
+ *	hosts that do not know the field
  * @reserved0: zero
  * @pending: bit c % 64 of word c / 64: the host has something for channel c.
  *	Set by the host by atomic or, before it fires the one interrupt vector;
@@ -120,7 +123,8 @@ struct paragpu_window_header {
 	__le64 channel_size;
 	__le64 window_size;
 	__le64 list_offset;
-	__u8 reserved0[0x50];
+	__le32 host_gone;
+	__u8 reserved0[0x4c];
 	__le64 pending[PARAGPU_MAX_CHANNELS / 64];
 	__u8 reserved1[0x40];
 	__le32 state[PARAGPU_MAX_CHANNELS];
