@@ -73,6 +73,14 @@ pub const SHARED: u32 = 48 << 10;
 pub const SHARED_OPTIN: u32 = 227 << 10;
 /// Bytes of shared memory of a multiprocessor.
 pub const SHARED_SM: u32 = 228 << 10;
+/// Maximum number of elements of a texture in linear memory.
+pub const LINEAR_ELEMENTS: u32 = 1 << 28;
+/// Maximum number of elements of a row of a texture in pitched memory.
+pub const PITCHED_WIDTH: u32 = 131_072;
+/// Maximum number of its rows.
+pub const PITCHED_HEIGHT: u32 = 65_000;
+/// Maximum number of bytes from one of its rows to the next.
+pub const PITCHED_PITCH: u32 = 2_097_120;
 /// Bytes of a block's shared memory that CUDA's libraries have for themselves, as on
 /// compute capability 8.0 and later: groups of several warps (cooperative groups)
 /// synchronize there.
@@ -258,10 +266,10 @@ impl Options {
             CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS = 1,
             CU_DEVICE_ATTRIBUTE_NUMA_ID = u32::MAX,
             CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = u32::MAX,
-            CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH = 1 << 28,
-            CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH = 131_072,
-            CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT = 65000,
-            CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH = 2_097_120,
+            CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH = LINEAR_ELEMENTS,
+            CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH = PITCHED_WIDTH,
+            CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT = PITCHED_HEIGHT,
+            CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH = PITCHED_PITCH,
             // Sizes of textures and surfaces; all arrays are plain memory here.
             CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH
             | CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH

@@ -1,5 +1,6 @@
 //! Arrays, and the textures and surfaces through which kernels use them.
 
+use crate::attributes::{LINEAR_ELEMENTS, PITCHED_HEIGHT, PITCHED_PITCH, PITCHED_WIDTH};
 use crate::device::handle;
 use crate::error::invalid;
 use crate::format::Format;
@@ -35,20 +36,20 @@ impl Default for Objects {
     }
 }
 
-/// Checks that a texture can use this memory, and that all of it is mapped.
+/// Checks that a texture can use this memory, whose first element must be mapped. It may be
+/// declared longer than what is mapped, as in published programs; reads there are faults.
 fn check_linear(linear: &LinearResource, format: Format, memory: &Memory) -> Result<()> {
     let element = u64::from(format.element(linear.channels));
-    let bytes = if linear.height == 0 {
-        Some(linear.width)
-    } else {
-        let row = linear.width.checked_mul(element);
-        row.filter(|&row| row <= linear.pitch).and_then(|row| {
-            let before = linear.pitch.checked_mul(linear.height - 1)?;
-            before.checked_add(row)
-        })
+    let fits = match linear.height {
+        0 => (1..=element * u64::from(LINEAR_ELEMENTS)).contains(&linear.width),
+        height => {
+            (1..=PITCHED_WIDTH.into()).contains(&linear.width)
+                && height <= PITCHED_HEIGHT.into()
+                && (linear.width * element..=PITCHED_PITCH.into()).contains(&linear.pitch)
+        }
     };
-    let reachable = bytes.is_some_and(|b| b != 0 && memory.reachable(linear.address, b));
-    if reachable && linear.address.is_multiple_of(element) {
+    let starts = memory.reachable(linear.address, element);
+    if fits && starts && linear.address.is_multiple_of(element) {
         Ok(())
     } else {
         Err(invalid("linear memory of a texture"))

@@ -3,8 +3,9 @@
 use crate::common::{Arg, Gpu, STREAM, module};
 use paragpu_device::conformance::settle;
 use paragpu_device::{ArrayId, CopyEnd, TextureId, TextureResource};
+use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::types::{ArrayShape, LevelsLayers, ResourceView, Sampling};
+use paragpu_protocol::types::{ArrayShape, LevelsLayers, LinearResource, ResourceView, Sampling};
 
 const LAYERED: u32 = 1;
 const SURFACE: u32 = 2;
@@ -374,6 +375,48 @@ tex.1d.v4.f32.s32 {%f1,%f2,%f3,%f4},[%rd1,{%r1}]; st.global.v4.f32 [%rd2],{%f1,%
             }
         }
     }
+}
+
+/// A texture of so many words from `offset` on.
+fn linear(gpu: &mut Gpu, offset: u64, words: u64) -> Result<TextureId, Status> {
+    let of = LinearResource {
+        address: gpu.arena + offset,
+        format: 0x20,
+        channels: 1,
+        width: 4 * words,
+        height: 0,
+        pitch: 0,
+    };
+    let resource = TextureResource::Linear(of);
+    let made = gpu.device.texture_create(resource, &sampling(0, 0.0), None);
+    made.map_err(|error| error.status)
+}
+
+#[test]
+fn linear_memory_may_be_declared_longer_than_it_is() {
+    let mut gpu = Gpu::new();
+    let mapped = 16 * CHUNK;
+    let last = mapped - 4;
+    gpu.put32(last, &[7]);
+    let texture = linear(&mut gpu, last, 1 << 28).unwrap();
+    let text = module(
+        ".visible .entry k(.param .u64 t, .param .u64 out, .param .u32 at) { .reg .b32 %r<8>; .reg .b64 %rd<4>;
+ld.param.u64 %rd1,[t]; ld.param.u64 %rd2,[out]; ld.param.u32 %r1,[at];
+tex.1d.v4.u32.s32 {%r2,%r3,%r4,%r5},[%rd1,{%r1}]; st.global.u32 [%rd2],%r2; ret; }",
+    );
+    let f = gpu.kernel(&text, "k");
+    let base = gpu.arena;
+    let read = |gpu: &mut Gpu, at: u32| {
+        let args = [Arg::P(texture.0), Arg::P(base), Arg::W(at)];
+        gpu.launch(&f, [1; 3], [1; 3], &args).map_err(|e| e.status)
+    };
+    read(&mut gpu, 0).unwrap();
+    assert_eq!(gpu.get32(0, 1), [7]);
+    for (offset, words) in [(mapped, 1), (last, (1 << 28) + 1), (last, 0), (last - 1, 1)] {
+        let refused = linear(&mut gpu, offset, words).unwrap_err();
+        assert_eq!(refused, Status::INVALID_VALUE, "{words} at {offset:#x}");
+    }
+    assert_eq!(read(&mut gpu, 1).unwrap_err(), Status::LAUNCH_FAILED);
 }
 
 fn h() -> f32 {
