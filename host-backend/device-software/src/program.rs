@@ -127,6 +127,22 @@ pub enum Special {
     IsExplicitCluster,
 }
 
+impl Special {
+    /// Whether it changes with time.
+    #[must_use]
+    pub fn is_time(self) -> bool {
+        matches!(
+            self,
+            Self::Clock
+                | Self::ClockHi
+                | Self::Clock64
+                | Self::GlobalTimer
+                | Self::GlobalTimerLo
+                | Self::GlobalTimerHi
+        )
+    }
+}
+
 /// How a shuffle picks its source lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]

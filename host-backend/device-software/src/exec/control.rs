@@ -2,7 +2,7 @@
 
 use super::block::Env;
 use super::printf;
-use super::warp::{Flow, State, Warp};
+use super::warp::{Flow, State, WAITING, Warp};
 use crate::attributes::RESERVED_SHARED;
 use crate::error::Fault;
 use crate::program::{
@@ -26,6 +26,25 @@ impl Warp {
     ) -> Result<Flow, (Fault, u32)> {
         let lane = active.trailing_zeros();
         match ext {
+            // The time of a wait passes for other warps and blocks as well. The clock is read
+            // when this warp continues, so that what it measures does not include them.
+            Ext::Special { what, .. } if what.is_time() && self.waits_for_time() => {
+                self.spins += WAITING;
+                Ok(Flow::Again)
+            }
+            Ext::Special { what, d } => {
+                self.special(env, *what, *d, active);
+                Ok(Flow::Next)
+            }
+            Ext::IsSpace {
+                p,
+                a,
+                space,
+                cluster,
+            } => {
+                self.is_space(env, *p, *a, (*space, *cluster), active);
+                Ok(Flow::Next)
+            }
             Ext::Bra { target } => {
                 let rest = self.run.mask & !active;
                 if rest != 0 {
@@ -374,7 +393,7 @@ impl Warp {
         }
     }
 
-    pub(super) fn special(&mut self, env: &Env<'_>, what: Special, d: Reg, mask: u32) {
+    fn special(&mut self, env: &Env<'_>, what: Special, d: Reg, mask: u32) {
         let grid = env.grid;
         let lane_bits =
             |f: fn(u32) -> u32| -> [u64; 32] { std::array::from_fn(|l| u64::from(f(l as u32))) };
@@ -433,7 +452,7 @@ impl Warp {
         self.write(d, &values, mask);
     }
 
-    pub(super) fn is_space(
+    fn is_space(
         &mut self,
         env: &Env<'_>,
         p: u32,

@@ -110,6 +110,8 @@ pub(super) enum Flow {
     Switch,
     /// End of the turn.
     Yield,
+    /// End of the turn; the next one begins with the same instruction.
+    Again,
 }
 
 /// The state of taking turns between a warp's fragments.
@@ -129,6 +131,8 @@ struct Turns {
     awaits: bool,
     /// The instruction at which the running fragment merges with another.
     stop: u32,
+    /// The last instruction of this turn that read a clock.
+    timed: Option<u32>,
 }
 
 /// The start state of a warp: its kernel and its lanes.
@@ -158,8 +162,8 @@ pub struct Warp {
     turns: Turns,
     pub(super) calls: Calls,
     pub(super) cluster: Arrivals,
-    /// Number of ordered loads, atomics and sleeps in this turn, which are signs of
-    /// waiting.
+    /// Number of ordered loads, atomics, sleeps and repeated looks at a clock in this turn,
+    /// which are signs of waiting.
     pub(super) spins: u32,
 }
 
@@ -217,6 +221,7 @@ impl Warp {
                 clock: 0,
                 awaits: false,
                 stop: u32::MAX,
+                timed: None,
             },
             calls: Calls::new(&grid.device.kernel_memory),
             cluster: Arrivals::default(),
@@ -460,6 +465,12 @@ impl Warp {
         std::mem::replace(&mut self.turns.awaits, waits) && !waits
     }
 
+    /// Notes that the running instruction reads a clock. Returns whether it was the last that
+    /// did so in this turn: then it is in a loop that waits for a time.
+    pub(super) fn waits_for_time(&mut self) -> bool {
+        self.turns.timed.replace(self.run.pc) == Some(self.run.pc)
+    }
+
     /// Handles the end of a lease: extends it, or gives the fragment that has waited
     /// longest a turn out of order.
     fn rotate(&mut self) {
@@ -514,6 +525,7 @@ impl Warp {
         let program = env.program;
         self.spins = 0;
         self.turns.spins = 0;
+        self.turns.timed = None;
         if !self.settle() {
             return Ok(if self.live == 0 {
                 Turn::Done
@@ -561,6 +573,7 @@ impl Warp {
                         self.run.pc += 1;
                         *budget = 0;
                     }
+                    Flow::Again => *budget = 0,
                 }
             }
             if !self.others.is_empty() {
@@ -627,22 +640,9 @@ impl Warp {
             Ext::Barrier64(barrier) => self.barrier64(env, barrier, active),
             Ext::Tex(read) => self.tex(env, read, active),
             Ext::Surf(access) => self.surf(env, access, active),
-            Ext::Special { what, d } => {
-                self.special(env, *what, *d, active);
-                Ok(Flow::Next)
-            }
             Ext::LocalAddress { d, offset } => {
                 let value = u64::from(self.run.bases.local + offset);
                 self.write(*d, &[value; 32], active);
-                Ok(Flow::Next)
-            }
-            Ext::IsSpace {
-                p,
-                a,
-                space,
-                cluster,
-            } => {
-                self.is_space(env, *p, *a, (*space, *cluster), active);
                 Ok(Flow::Next)
             }
             Ext::MapRank {

@@ -30,3 +30,4 @@ mod tensors;
 mod textures;
 mod variants;
 mod video;
+mod waits;
