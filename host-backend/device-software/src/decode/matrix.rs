@@ -229,10 +229,19 @@ impl<'m> Decoder<'m> {
             _ => false,
         };
         let documented = shape[1] == 8 && matches!(shape[0], 8 | 16);
-        // m8n8k4 of halves is four independent products with their own layouts.
-        let volta = shape == [8, 8, 4] && a == Element::F16;
-        let in_order = layout == Layout::Rows || form.layouts == ["row", "col"];
-        if !fits || volta || (layout == Layout::Documented && !documented) || !in_order {
+        let layouts = match (layout, form.layouts.as_slice()) {
+            // Four independent products with their own layouts.
+            (Layout::Documented, [of_a, of_b]) if shape == [8, 8, 4] && a == Element::F16 => {
+                let pairs = |order: &str| Layout::Pairs {
+                    columns: order == "col",
+                };
+                [pairs(of_a), pairs(of_b), pairs("row")]
+            }
+            (Layout::Documented, ["row", "col"]) if documented => [layout; 3],
+            (Layout::Rows, _) => [layout; 3],
+            _ => return self.unsupported(format!("matrix multiplication .{}", mods.join("."))),
+        };
+        if !fits {
             return self.unsupported(format!("matrix multiplication .{}", mods.join(".")));
         }
         let largest = [Role::A, Role::B, Role::Sum]
@@ -257,12 +266,14 @@ impl<'m> Decoder<'m> {
             _ => (operands, None),
         };
         let [dd, aa, bb, cc] = self.operands(operands)?;
+        let [of_a, of_b, of_sums] = layouts;
         let multiply = Multiply {
             shape,
-            a: self.fragment(layout, shape, Role::A, a, aa, false)?,
-            b: self.fragment(layout, shape, Role::B, b, bb, false)?,
-            c: self.fragment(layout, shape, Role::Sum, c, cc, false)?,
-            d: self.fragment(layout, shape, Role::Sum, d, dd, true)?,
+            a: self.fragment(of_a, shape, Role::A, a, aa, false)?,
+            b: self.fragment(of_b, shape, Role::B, b, bb, false)?,
+            c: self.fragment(of_sums, shape, Role::Sum, c, cc, false)?,
+            d: self.fragment(of_sums, shape, Role::Sum, d, dd, true)?,
+            products: of_sums.products() as usize,
             saturate: form.saturate,
             combine: form.combine.unwrap_or(Combine::Multiply),
             scales,

@@ -107,6 +107,23 @@ pub enum Layout {
     /// PTX does not specify it for `wmma`. Here: in rows, lane after lane, and repeated if
     /// there is more room.
     Rows,
+    /// As PTX documents it for the m8n8k4 of halves: four products, of the eight lanes n to
+    /// n + 3 and n + 16 to n + 19 each.
+    Pairs {
+        /// Whether the matrix is column-major.
+        columns: bool,
+    },
+}
+
+impl Layout {
+    /// The number of products that a warp computes at once.
+    #[must_use]
+    pub fn products(self) -> u32 {
+        match self {
+            Self::Pairs { .. } => 4,
+            Self::Documented | Self::Rows => 1,
+        }
+    }
 }
 
 /// Shape of a multiplication: m, n, k.
@@ -127,7 +144,8 @@ pub fn extent([m, n, k]: Shape, role: Role) -> [u32; 2] {
     }
 }
 
-/// Row-major index of each element: of lane 0 register by register, then of lane 1, …
+/// Row-major index of each element: of lane 0 register by register, then of lane 1, … The
+/// matrices of several products follow each other.
 ///
 /// `None` if the operand does not fit that many registers.
 #[must_use]
@@ -143,7 +161,7 @@ pub fn places(
     let packed = element.packed();
     let each = u32::try_from(registers).ok()?.checked_mul(packed)?;
     let fits = match layout {
-        Layout::Documented => each * 32 == size,
+        Layout::Documented | Layout::Pairs { .. } => each * 32 == size * layout.products(),
         Layout::Rows => each != 0 && (each * 32).is_multiple_of(size),
     };
     if !fits || size > 4096 {
@@ -152,6 +170,20 @@ pub fn places(
     let place = |lane: u32, e: u32| -> u32 {
         if layout == Layout::Rows {
             return (lane * each + e) % size;
+        }
+        if let Layout::Pairs { columns: by_column } = layout {
+            let (product, upper, thread) = (lane % 16 / 4, lane / 16 * 4, lane % 4);
+            let [row, column] = match (role, by_column) {
+                (Role::A, true) => [e + upper, thread],
+                (Role::B, false) => [thread, e + upper],
+                (Role::B, true) => [e, thread + upper],
+                (Role::Sum, _) if element == Element::F32 => [
+                    lane % 2 + e / 2 % 2 * 2 + upper,
+                    e / 4 * 4 + thread / 2 * 2 + e % 2,
+                ],
+                (Role::A | Role::Sum, _) => [thread + upper, e],
+            };
+            return product * size + row * columns + column;
         }
         let (group, thread) = (lane / 4, lane % 4);
         let (register, part) = (e / packed, e % packed);
@@ -210,6 +242,8 @@ pub struct Multiply {
     pub saturate: bool,
     /// How bits multiply.
     pub combine: Combine,
+    /// Number of independent products.
+    pub products: usize,
     /// Factors of the elements of A and B.
     pub scales: Option<Scales>,
 }

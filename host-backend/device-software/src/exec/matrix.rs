@@ -109,16 +109,42 @@ impl Warp {
     }
 
     fn multiply_singles(&mut self, m: &Multiply, lanes: u32) {
-        let (mut a, mut b, mut sum) = ([0f32; SINGLES], [0f32; SINGLES], [0f32; SINGLES]);
-        for (fragment, out) in [(&m.a, &mut a), (&m.b, &mut b), (&m.c, &mut sum)] {
-            let element = fragment.element;
-            self.gather(fragment, |at, bits| out[at] = single(element, bits as u32));
+        let [rows, columns, _] = m.shape.map(|n| n as usize);
+        let mut sums = [0f32; SINGLES];
+        for (number, sum) in sums
+            .chunks_exact_mut(rows * columns)
+            .enumerate()
+            .take(m.products)
+        {
+            self.product_of_singles(m, number, sum);
         }
+        let half = m.d.element == Element::F16;
+        self.scatter(&m.d, lanes, |at| {
+            u64::from(match half {
+                true => f32_to_half(Format::F16, sums[at]),
+                false => nan32(sums[at]),
+            })
+        });
+    }
+
+    /// Computes D of product `number`.
+    fn product_of_singles(&self, m: &Multiply, number: usize, sum: &mut [f32]) {
         let [rows, columns, depth] = m.shape.map(|n| n as usize);
-        let before = sum;
+        let (mut a, mut b) = ([0f32; SINGLES], [0f32; SINGLES]);
+        let gather = |fragment: &Fragment, out: &mut [f32], size: usize| {
+            self.gather(fragment, |at, bits| {
+                if at / size == number {
+                    out[at % size] = single(fragment.element, bits as u32);
+                }
+            });
+        };
+        gather(&m.a, &mut a, rows * depth);
+        gather(&m.b, &mut b, depth * columns);
+        gather(&m.c, sum, rows * columns);
+        let before: Vec<f32> = sum.to_vec();
         let (parts_a, parts_b) = (Parts::of(&a), Parts::of(&b));
         let narrow = m.a.element.narrow_float();
-        for (row, sum) in sum.chunks_exact_mut(columns).take(rows).enumerate() {
+        for (row, sum) in sum.chunks_exact_mut(columns).enumerate() {
             let row = row * depth;
             if narrow {
                 narrow_sum(&parts_a, row, &parts_b, depth, sum);
@@ -131,7 +157,7 @@ impl Warp {
         }
         let finite = |all: &[f32]| all.iter().all(|v| v.is_finite());
         if !(finite(&a) && finite(&b) && finite(&before)) {
-            for (at, sum) in sum.iter_mut().enumerate().take(rows * columns) {
+            for (at, sum) in sum.iter_mut().enumerate() {
                 let (row, column) = (at / columns * depth, at % columns);
                 let factors = |k: usize| (a[row + k], b[k * columns + column]);
                 let is_finite = |(a, b): (f32, f32)| a.is_finite() && b.is_finite();
@@ -141,13 +167,6 @@ impl Warp {
                 }
             }
         }
-        let half = m.d.element == Element::F16;
-        self.scatter(&m.d, lanes, |at| {
-            u64::from(match half {
-                true => f32_to_half(Format::F16, sum[at]),
-                false => nan32(sum[at]),
-            })
-        });
     }
 
     /// The factors of each of `count` rows or columns; `lane` tells which lane has them.

@@ -22,6 +22,7 @@ mod matrices;
 mod messages;
 mod narrow;
 mod programs;
+mod quad_pairs;
 mod single_bits;
 mod soft_float;
 mod stack;

@@ -4,10 +4,10 @@
 use crate::common::{Arg, Gpu, module};
 use paragpu_device::Function;
 
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u32 {
+    pub fn next(&mut self) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -16,7 +16,7 @@ impl Random {
 }
 
 /// A kernel of one warp: `a`, `b`, `c` registers of each lane from three arrays, `d` registers out.
-fn kernel(opcode: &str, counts: [usize; 4], ty: &str) -> String {
+pub fn kernel(opcode: &str, counts: [usize; 4], ty: &str) -> String {
     let width = if ty == "f64" { 8 } else { 4 };
     let mut body = String::new();
     for (n, (name, count)) in ["a", "b", "c"].iter().zip(counts).enumerate() {
@@ -54,7 +54,7 @@ fn kernel(opcode: &str, counts: [usize; 4], ty: &str) -> String {
     ))
 }
 
-fn launch(gpu: &mut Gpu, f: &Function) {
+pub fn launch(gpu: &mut Gpu, f: &Function) {
     let at = |n: u64| Arg::P(gpu.arena + n * 0x10000);
     let arguments = [at(0), at(1), at(2), at(3)];
     gpu.launch(f, [1, 1, 1], [32, 1, 1], &arguments).unwrap();
