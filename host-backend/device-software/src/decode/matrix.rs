@@ -6,6 +6,7 @@ use crate::exec::fragment::{
     self, Combine, Element, Fragment, Layout, MAX_DOUBLES, MAX_SINGLES, Matrix, Multiply, Role,
     Scale, Scales, Shape, Transfer,
 };
+use crate::exec::sparse::{self, Sparse};
 use crate::program::{Ext, Reg};
 use crate::ptx::ast::{Operand, Type};
 use std::sync::Arc;
@@ -86,11 +87,21 @@ impl<'m> Decoder<'m> {
         operands: &[Operand<'m>],
     ) -> Result<bool> {
         match (base, mods) {
-            ("mma", ["sync", rest @ ..]) => self.mma(Layout::Documented, rest, operands),
-            ("wmma", ["mma", "sync", rest @ ..]) => self.mma(Layout::Rows, rest, operands),
+            ("mma", ["sync", rest @ ..]) => self.mma(Layout::Documented, rest, operands, None),
+            ("mma", ["sp" | "sp::ordered_metadata", "sync", rest @ ..]) => {
+                let [matrices @ .., metadata, Operand::Int(selector @ 0..=3)] = operands else {
+                    return self.unfit("no sparsity selector");
+                };
+                let sparse = Sparse {
+                    metadata: self.s32(metadata, Type::B32)?,
+                    selector: *selector as u32,
+                };
+                self.mma(Layout::Documented, rest, matrices, Some(sparse))
+            }
+            ("wmma", ["mma", "sync", rest @ ..]) => self.mma(Layout::Rows, rest, operands, None),
             // For single bits, the combining operation comes first.
             ("wmma", ["mma", combine @ ("and" | "xor"), "popc", "sync", rest @ ..]) => {
-                self.mma(Layout::Rows, &[&[*combine], rest].concat(), operands)
+                self.mma(Layout::Rows, &[&[*combine], rest].concat(), operands, None)
             }
             ("wmma", ["load", role @ ("a" | "b" | "c"), "sync", rest @ ..]) => {
                 self.wmma_transfer(role, false, rest, operands)
@@ -193,7 +204,13 @@ impl<'m> Decoder<'m> {
         })
     }
 
-    fn mma(&mut self, layout: Layout, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+    fn mma(
+        &mut self,
+        layout: Layout,
+        mods: &[&str],
+        operands: &[Operand<'m>],
+        sparse: Option<Sparse>,
+    ) -> Result<bool> {
         let form = self.form(mods)?;
         let Some(shape) = form.shape else {
             return self.unfit("no shape");
@@ -241,7 +258,21 @@ impl<'m> Decoder<'m> {
             (Layout::Rows, _) => [layout; 3],
             _ => return self.unsupported(format!("matrix multiplication .{}", mods.join("."))),
         };
-        if !fits {
+        // Half of A is there.
+        let [m, n, k] = shape;
+        let shape_a = if sparse.is_some() {
+            [m, n, k / 2]
+        } else {
+            shape
+        };
+        let selects = sparse.is_none_or(|sparse| {
+            let words = sparse::words(shape, a);
+            layouts == [layout; 3]
+                && form.kind.is_none()
+                && a != Element::F64
+                && words.is_some_and(|words| sparse.selector < 4 / words)
+        });
+        if !fits || !selects {
             return self.unsupported(format!("matrix multiplication .{}", mods.join(".")));
         }
         let largest = [Role::A, Role::B, Role::Sum]
@@ -269,11 +300,12 @@ impl<'m> Decoder<'m> {
         let [of_a, of_b, of_sums] = layouts;
         let multiply = Multiply {
             shape,
-            a: self.fragment(of_a, shape, Role::A, a, aa, false)?,
+            a: self.fragment(of_a, shape_a, Role::A, a, aa, false)?,
             b: self.fragment(of_b, shape, Role::B, b, bb, false)?,
             c: self.fragment(of_sums, shape, Role::Sum, c, cc, false)?,
             d: self.fragment(of_sums, shape, Role::Sum, d, dd, true)?,
             products: of_sums.products() as usize,
+            sparse,
             saturate: form.saturate,
             combine: form.combine.unwrap_or(Combine::Multiply),
             scales,

@@ -1,6 +1,7 @@
 //! Matrices distributed over the lanes of a warp, and the position of each element (PTX ISA
 //! 9.7.14).
 
+use super::sparse::Sparse;
 use crate::program::{Address, Reg};
 use std::sync::Arc;
 
@@ -244,6 +245,8 @@ pub struct Multiply {
     pub combine: Combine,
     /// Number of independent products.
     pub products: usize,
+    /// Which elements of A are there, if half of them are.
+    pub sparse: Option<Sparse>,
     /// Factors of the elements of A and B.
     pub scales: Option<Scales>,
 }

@@ -22,6 +22,7 @@ use super::warp::{Flow, Warp};
 use crate::decode::{FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E5M2, FP8_UE8M0};
 use crate::error::Fault;
 use crate::program::{Address, Reg};
+use std::collections::HashSet;
 
 type Stop = (Fault, u32);
 
@@ -133,25 +134,37 @@ impl Warp {
         let (mut a, mut b) = ([0f32; SINGLES], [0f32; SINGLES]);
         let gather = |fragment: &Fragment, out: &mut [f32], size: usize| {
             self.gather(fragment, |at, bits| {
-                if at / size == number {
-                    out[at % size] = single(fragment.element, bits as u32);
+                let at = at.wrapping_sub(number * size);
+                if at < size {
+                    out[at] = single(fragment.element, bits as u32);
                 }
             });
         };
-        gather(&m.a, &mut a, rows * depth);
+        let mut there = None;
+        match m.sparse {
+            None => gather(&m.a, &mut a, rows * depth),
+            Some(sparse) => {
+                let places = sparse.places(self, m.shape, m.a.element);
+                self.gather(&m.a, |at, bits| {
+                    a[places[at]] = single(m.a.element, bits as u32);
+                });
+                there = Some(places.into_iter().collect::<HashSet<_>>());
+            }
+        }
         gather(&m.b, &mut b, depth * columns);
         gather(&m.c, sum, rows * columns);
         let before: Vec<f32> = sum.to_vec();
         let (parts_a, parts_b) = (Parts::of(&a), Parts::of(&b));
         let narrow = m.a.element.narrow_float();
+        let deep = if m.sparse.is_some() { 2 * DEEP } else { DEEP };
         for (row, sum) in sum.chunks_exact_mut(columns).enumerate() {
             let row = row * depth;
             if narrow {
                 narrow_sum(&parts_a, row, &parts_b, depth, sum);
                 continue;
             }
-            for from in (0..depth).step_by(DEEP) {
-                let ks = from..depth.min(from + DEEP);
+            for from in (0..depth).step_by(deep) {
+                let ks = from..depth.min(from + deep);
                 wide_sum(&parts_a, row, &parts_b, ks, sum);
             }
         }
@@ -159,10 +172,16 @@ impl Warp {
         if !(finite(&a) && finite(&b) && finite(&before)) {
             for (at, sum) in sum.iter_mut().enumerate() {
                 let (row, column) = (at / columns * depth, at % columns);
-                let factors = |k: usize| (a[row + k], b[k * columns + column]);
+                let is_there = |k: &usize| {
+                    there
+                        .as_ref()
+                        .is_none_or(|there| there.contains(&(row + k)))
+                };
+                let ks = (0..depth).filter(is_there);
+                let factors = ks.map(|k| (a[row + k], b[k * columns + column]));
                 let is_finite = |(a, b): (f32, f32)| a.is_finite() && b.is_finite();
-                if !(before[at].is_finite() && (0..depth).map(factors).all(is_finite)) {
-                    let products = (0..depth).map(factors).map(|(a, b)| a * b);
+                if !(before[at].is_finite() && factors.clone().all(is_finite)) {
+                    let products = factors.map(|(a, b)| a * b);
                     *sum = products.fold(before[at], |sum, product| sum + product);
                 }
             }
@@ -244,10 +263,14 @@ impl Warp {
         let mut a = vec![0i32; rows * depth];
         let mut b = vec![0i32; depth * columns];
         let mut sum = vec![0i64; rows * columns];
-        for (fragment, out) in [(&m.a, &mut a), (&m.b, &mut b)] {
-            let element = fragment.element;
-            self.gather(fragment, |at, bits| out[at] = integer(element, bits as u32));
-        }
+        let places = m
+            .sparse
+            .map(|sparse| sparse.places(self, m.shape, m.a.element));
+        self.gather(&m.a, |at, bits| {
+            let at = places.as_ref().map_or(at, |places| places[at]);
+            a[at] = integer(m.a.element, bits as u32);
+        });
+        self.gather(&m.b, |at, bits| b[at] = integer(m.b.element, bits as u32));
         self.gather(&m.c, |at, bits| sum[at] = i64::from(bits as u32 as i32));
         for (row, sum) in sum.chunks_exact_mut(columns).enumerate() {
             for (k, b) in b.chunks_exact(columns).enumerate() {

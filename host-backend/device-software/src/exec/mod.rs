@@ -22,6 +22,7 @@ mod runtime_query;
 mod shuffle;
 pub mod soft;
 mod space;
+pub mod sparse;
 mod stack;
 mod tensor;
 mod texture;

@@ -25,6 +25,7 @@ mod programs;
 mod quad_pairs;
 mod single_bits;
 mod soft_float;
+mod sparse;
 mod stack;
 mod streams;
 mod tensors;

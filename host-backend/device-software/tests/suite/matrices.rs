@@ -4,6 +4,9 @@
 use crate::common::{Arg, Gpu, module};
 use paragpu_device::Function;
 
+/// Where a kernel's further words are.
+pub const BEHIND_A: u64 = 0x8000;
+
 pub struct Random(pub u64);
 
 impl Random {
@@ -17,6 +20,11 @@ impl Random {
 
 /// A kernel of one warp: `a`, `b`, `c` registers of each lane from three arrays, `d` registers out.
 pub fn kernel(opcode: &str, counts: [usize; 4], ty: &str) -> String {
+    kernel_with(opcode, counts, ty, "")
+}
+
+/// The same with further operands. `%r2` is a word of each lane, behind those of `a`.
+pub fn kernel_with(opcode: &str, counts: [usize; 4], ty: &str, operands: &str) -> String {
     let width = if ty == "f64" { 8 } else { 4 };
     let mut body = String::new();
     for (n, (name, count)) in ["a", "b", "c"].iter().zip(counts).enumerate() {
@@ -34,7 +42,7 @@ pub fn kernel(opcode: &str, counts: [usize; 4], ty: &str) -> String {
     };
     let d = counts[3];
     body += &format!(
-        ".reg .{ty} %d<{d}>;\n{opcode} {}, {}, {}, {};\n",
+        ".reg .{ty} %d<{d}>;\n{opcode} {}, {}, {}, {}{operands};\n",
         list("d", d),
         list("a", counts[0]),
         list("b", counts[1]),
@@ -50,6 +58,7 @@ pub fn kernel(opcode: &str, counts: [usize; 4], ty: &str) -> String {
     module(&format!(
         ".visible .entry k(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3) {{
 .reg .b32 %r<4>; .reg .b64 %rd<4>; mov.u32 %r1, %tid.x;
+ld.param.u64 %rd1, [p0]; mad.wide.u32 %rd1, %r1, 4, %rd1; ld.global.u32 %r2, [%rd1+{BEHIND_A}];
 {body} ret; }}"
     ))
 }
