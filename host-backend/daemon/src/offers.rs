@@ -65,6 +65,8 @@ struct Left {
     size: u64,
     /// Whether the session that offered it still runs.
     has_owner: bool,
+    /// It was withdrawn by a session that arrives.
+    arrives: bool,
     holders: Holders,
 }
 
@@ -137,7 +139,10 @@ impl Offers {
     }
 
     /// Removes an offer of `session`. Does nothing if another session made it.
-    pub fn withdraw(&mut self, session: u64, token: &Token) {
+    ///
+    /// If the session still arrives, the memory is not charged yet: the sources have freed it,
+    /// and those that arrive with it leave it in their next rounds.
+    pub fn withdraw(&mut self, session: u64, token: &Token, arrives: bool) {
         if let Some(held) = self.offered.get_mut(token) {
             let gone: Vec<Offered> = held
                 .extract_if(.., |held| held.session == session)
@@ -145,17 +150,27 @@ impl Offers {
             if held.is_empty() {
                 self.offered.remove(token);
             }
-            self.leave(gone, true);
+            self.leave(gone, true, arrives);
+        }
+    }
+
+    /// Records that a session has arrived: what it still maps, or has freed while others map it,
+    /// is charged from now on.
+    pub fn arrived(&mut self, session: u64) {
+        for ((_, owner), left) in &mut self.left {
+            let maps = left.holders.iter().any(|(_, holder)| *holder == session);
+            left.arrives &= !maps && *owner != session;
         }
     }
 
     /// Keeps account of memory that is no longer offered.
-    fn leave(&mut self, gone: Vec<Offered>, has_owner: bool) {
+    fn leave(&mut self, gone: Vec<Offered>, has_owner: bool, arrives: bool) {
         for offered in gone {
             if !offered.holders.is_empty() {
                 let left = Left {
                     size: offered.offer.size,
                     has_owner,
+                    arrives,
                     holders: offered.holders,
                 };
                 let key = (offered.offer.token, offered.session);
@@ -218,7 +233,8 @@ impl Offers {
     #[must_use]
     pub fn charges(&self, payer: Payer) -> BTreeMap<u64, u64> {
         let mut charges = BTreeMap::<u64, u64>::new();
-        for ((_, owner), left) in &self.left {
+        let charged = self.left.iter().filter(|(_, left)| !left.arrives);
+        for ((_, owner), left) in charged {
             let is_paid = |hold: &Hold| payer == Payer::Vm && *hold == Hold::Joined;
             let mut holders = left.holders.iter().filter(|(hold, _)| !is_paid(hold));
             let session = holders.next().map(|(_, first)| match left.has_owner {
@@ -236,7 +252,7 @@ impl Offers {
     /// Removes all offers of a session that has ended, and what it borrowed.
     pub fn release(&mut self, session: u64) {
         let gone = self.remove(session);
-        self.leave(gone, false);
+        self.leave(gone, false, false);
         for ((_, owner), left) in &mut self.left {
             left.has_owner &= *owner != session;
         }
@@ -312,9 +328,9 @@ mod tests {
         assert!(offers.add(1, offer(1), memory(), room()).is_some());
         assert!(offers.add(2, offer(1), memory(), room()).is_none());
         assert!(offers.add(2, offer(2), memory(), room()).is_some());
-        offers.withdraw(2, &[1; 16]);
+        offers.withdraw(2, &[1; 16], false);
         assert_eq!(offers.find(&[1; 16], |_| true).unwrap().1, offer(1));
-        offers.withdraw(1, &[1; 16]);
+        offers.withdraw(1, &[1; 16], false);
         assert!(offers.find(&[1; 16], |_| true).is_none());
         offers.release(1);
         assert!(offers.find(&[2; 16], |_| true).is_some());
@@ -344,7 +360,7 @@ mod tests {
         );
         assert!(offers.charges(Payer::Vm).is_empty());
         offers.give_back(3, &[1; 16]);
-        offers.withdraw(1, &[1; 16]);
+        offers.withdraw(1, &[1; 16], false);
         assert!(!offers.hold(3, 1, &[1; 16], Hold::Borrowed), "withdrawn");
         let are_held = |offers: &Offers, session| offers.are_held(&BTreeSet::from([session]));
         assert!(are_held(&offers, 2) && !are_held(&offers, 3));
@@ -357,6 +373,26 @@ mod tests {
         assert_eq!(offers.charges(Payer::Vm), BTreeMap::from([(2, 100)]));
         offers.give_back(2, &[1; 16]);
         assert!(offers.charges(Payer::Vm).is_empty() && offers.left.is_empty());
+    }
+
+    #[test]
+    fn memory_that_arriving_sessions_are_about_to_leave_is_not_charged() {
+        let mut offers = lent();
+        offers.withdraw(1, &[1; 16], true);
+        assert!(offers.charges(Payer::Vm).is_empty());
+        // A source may be compromised: one that arrives has to pay for what it does not leave.
+        offers.arrived(4);
+        assert!(offers.charges(Payer::Vm).is_empty(), "another session");
+        for arrived in [1, 2] {
+            let mut offers = lent();
+            offers.withdraw(1, &[1; 16], true);
+            offers.arrived(arrived);
+            assert_eq!(offers.charges(Payer::Vm), BTreeMap::from([(1, 100)]));
+        }
+        for session in [1, 2, 3] {
+            offers.give_back(session, &[1; 16]);
+        }
+        assert!(offers.left.is_empty());
     }
 
     #[test]
@@ -387,7 +423,7 @@ mod tests {
         let paid =
             |offers: &Offers, payer| -> Vec<_> { offers.charges(payer).into_iter().collect() };
         assert!(paid(&offers, Payer::Gpu).is_empty(), "its owner has it");
-        offers.withdraw(1, &[1; 16]);
+        offers.withdraw(1, &[1; 16], false);
         assert_eq!(paid(&offers, Payer::Gpu), [(1, size)]);
         assert!(paid(&offers, Payer::Vm).is_empty());
         offers.release(1);
@@ -405,7 +441,7 @@ mod tests {
             assert!(offers.add(1, offer(name), memory(), room()).is_some());
             let has_room = usize::from(name) < MAX_OFFERS;
             assert_eq!(offers.hold(2, 1, &[name; 16], Hold::Borrowed), has_room);
-            offers.withdraw(1, &[name; 16]);
+            offers.withdraw(1, &[name; 16], false);
         }
         assert_eq!(offers.left.len(), MAX_OFFERS);
     }
@@ -423,7 +459,7 @@ mod tests {
         assert!(is_there(&offers, 1) && is_there(&offers, 2) && !is_there(&offers, 3));
         offers.release(1);
         assert!(!is_there(&offers, 1) && is_there(&offers, 2));
-        offers.withdraw(2, &[1; 16]);
+        offers.withdraw(2, &[1; 16], false);
         assert!(offers.find(&[1; 16], |_| true).is_none());
     }
 

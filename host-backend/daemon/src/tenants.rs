@@ -372,6 +372,14 @@ impl Tenants {
         }
     }
 
+    /// Records that a session has arrived, with memory that it may still share with others.
+    pub fn arrived(&mut self, vm: &str, session: u64) {
+        if let Some(tenant) = self.accounts.get_mut(vm) {
+            tenant.offers.arrived(session);
+            self.charge_lent(vm);
+        }
+    }
+
     /// Charges memory that a VM's sessions no longer offer, and others still map. Follows each
     /// change of [`offers`](Self::offers) but new ones.
     pub fn charge_lent(&self, vm: &str) {
@@ -701,7 +709,7 @@ mod tests {
         // Nothing is charged twice.
         tenants.charge_lent("a");
         assert_eq!(tenants.memory("a"), 60);
-        tenants.offers("a").unwrap().withdraw(1, &[1; 16]);
+        tenants.offers("a").unwrap().withdraw(1, &[1; 16], false);
         tenants.charge_lent("a");
         one.give_back(60);
         assert_eq!((one.lent(), two.lent()), (60, 0));

@@ -42,7 +42,7 @@ impl Broker {
         let memory = fds.into_iter().next();
         match ask {
             Ask::Withdraw(token) => {
-                offers.withdraw(session, &token);
+                offers.withdraw(session, &token, arrives);
                 // Before the session frees the memory, which returns its own charge.
                 self.tenants.charge_lent(&vm);
                 answer(None);

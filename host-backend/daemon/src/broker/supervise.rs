@@ -185,6 +185,8 @@ impl Broker {
                     }
                     if let Some(session) = self.workers.served_by_mut(key) {
                         session.arrives = false;
+                        self.tenants
+                            .arrived(&session.facts.vm, session.facts.session);
                     }
                 }
             }
