@@ -5,6 +5,8 @@ and device."""
 import os
 import unittest
 
+from wire import wire
+
 from .guests import end_with, eventually, start_program
 from .test_managed import can_migrate
 from .test_moves import TwoHosts, address, far, host, move
@@ -152,6 +154,24 @@ class Homecomings(TwoHosts):
         self.one_sentence(errors)
         self.check(guest)
         self.has_window(self.one, guest)
+
+    def test_a_window_whose_welcome_was_lost_comes_again(self):
+        room = 1 << 30
+        guest = wire.Session(self.one.socket)
+        guest.call("Ping", value=1)
+        for _ in range(3):
+            guest.socket.close()
+            guest = wire.Shared(self.one.socket, resumes=guest, room=room)
+            self.assertFalse(guest.welcome["shares_window"])
+        guest.call("HostMap", offset=room + 4096, size=4096)
+        guest.socket.close()
+        # The guest knows it now, and both keep it.
+        guest = wire.Shared(self.one.socket, resumes=guest, window=room, room=2 * room)
+        self.assertTrue(guest.welcome["shares_window"])
+        guest.call("HostMap", offset=room + 8192, size=4096)
+        with self.assertRaises(wire.WireError):
+            guest.call("HostMap", offset=room - 4096, size=4096)
+        guest.close()
 
     def test_directly_from_the_window_of_one_host_to_that_of_another(self):
         guest = self.program()

@@ -209,6 +209,43 @@ def windows_that_change_while_they_move(field):
     return cases
 
 
+# Where a window begins, or may begin: at each end of the region, unaligned, beyond, nowhere.
+PLACES = (0, 1, 4096, 4097, 1 << 30, (1 << 40) - (8 << 30), (1 << 40) - 4096, 1 << 40, 1 << 63, wire.NO_WINDOW - 4095, wire.NO_WINDOW)
+
+
+@attack
+def windows_of_no_sense(field):
+    """Guests that return over shared memory name windows that they do not have, and places that nobody has."""
+    neighbour, cases = field.neighbour(), 0
+    for began, window, room in itertools.product((wire.Session, wire.Shared), PLACES, PLACES):
+        guest = began(field.daemon.socket)
+        if began is wire.Shared and cases % 2 == 0:
+            guest.call("HostMap", offset=8192, size=4096)
+        guest.call("Ping", value=1)
+        guest.socket.close()
+        guest = wire.Shared(field.daemon.socket, resumes=guest, window=window, room=room)
+        guest.call("Ping", value=2)
+        # A window that comes with the connection begins at the place, and none does beyond the region.
+        comes = guest.welcome["region_size"] > 8 << 20
+        fits = room % 4096 == 0 and room + guest.welcome["region_size"] <= 1 << 40
+        expect(comes == (fits and room + (8 << 30) <= 1 << 40 and began is wire.Session), f"a window at {room:#x}")
+        for offset in (room + 4096, room + (1 << 20), room - 4096, room + (1 << 40)):
+            try:
+                guest.call("HostMap", offset=offset % 2**64, size=4096)
+            except wire.WireError:
+                continue
+            expect(not comes or 4096 <= offset - room < 1 << 40, f"memory at {offset:#x} beside a window at {room:#x}")
+        guest.call("Ping", value=3)
+        guest.send_frame(wire.GOODBYE, 0, 0, b"")
+        guest.close()
+        expect(neighbour.call("Ping", value=cases)[0] == cases, "the neighbour's session ended")
+        cases += 1
+    until("over", lambda: len(field.daemon.sessions()) <= 1, 60)
+    for word in ("panicked", "SIGSEGV", "SIGBUS"):
+        expect(word not in field.daemon.log(), f"the log says {word}")
+    return cases
+
+
 NONSENSE = (
     "limits.sessions=-1", "limits.sessions=99999999999", "limits.memory=-1GiB", "limits.memory=99999999999999999999GiB",
     "limits.memory=1e400", "limits.per_vm_host_memory=NaN", "limits.reconnect=-1s", "limits.reconnect=99999999999999999999s",

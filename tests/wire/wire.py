@@ -509,13 +509,14 @@ class Shared:
     TAIL, HEAD, WAITS = 0x080, 0x0C0, 0x100
     BACK_TAIL, BACK_HEAD, BACK_WAITS = 0x180, 0x1C0, 0x200
 
-    def __init__(self, path, deadline=20.0):
+    def __init__(self, path, deadline=20.0, resumes=None, window=NO_WINDOW, room=0):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(deadline)
         self.socket.connect(path)
         major, minor, patch = VERSION
         hello = dict(magic=MAGIC, major=major, minor=minor, patch=patch, transport=2, device=0)
-        hello.update(token=bytes(16), received=0, pid=1, window=NO_WINDOW, room=0)
+        self.sequence, self.received = (resumes.sequence, resumes.received) if resumes else (0, 0)
+        hello.update(token=resumes.welcome["token"] if resumes else bytes(16), received=self.received, pid=1, window=window, room=room)
         payload = encode("Hello", hello)
         self.socket.sendall(HEADER.pack(len(payload), HELLO, 0, 0) + payload)
         data, self.fds, _, _ = socket.recv_fds(self.socket, 4096, 3)
@@ -528,7 +529,6 @@ class Shared:
             raise WireError("the region has another magic")
         self.ring, self.ring_size = struct.unpack_from("<QQ", self.region, 0x10)
         self.back, self.back_size = struct.unpack_from("<QQ", self.region, 0x20)
-        self.sequence = 0
 
     def word(self, offset):
         """A u64 index."""
@@ -562,6 +562,7 @@ class Shared:
         length, kind, _, _ = HEADER.unpack_from(self.region, at)
         payload = bytes(self.region[at + HEADER.size : at + HEADER.size + length])
         struct.pack_into("<Q", self.region, self.BACK_HEAD, head + HEADER.size + length + -(HEADER.size + length) % 16)
+        self.received += 1
         if kind != NUMBERS[name] | REPLY or payload[:4] != bytes(4):
             raise WireError(f"{kind:#06x} instead of a reply to {name}")
         reply, _ = decode(CALLS[NUMBERS[name]][2], payload, 4)

@@ -145,9 +145,9 @@ impl Guest {
         sharing: Sharing,
     ) -> Result<(Connection, Option<u64>), Error> {
         self.welcome.taken = taken;
-        self.welcome.shares_window = sharing.window.is_some();
+        self.welcome.shares_window = sharing.window;
         self.welcome.wants_pinned = sharing.wants_pinned;
-        self.gets.take_if(|_| sharing.window.is_some());
+        self.gets.take_if(|_| sharing.window);
         let mut connection = self.connect(regions)?;
         connection.window.take_if(|_| self.gets.is_none());
         let window = connection.window.as_ref().and(self.gets);

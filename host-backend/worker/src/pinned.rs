@@ -9,21 +9,17 @@ use paragpu_protocol::frame::{CONTROL, Control};
 
 use crate::error::{Fault, SessionEnd};
 use crate::session::Session;
-use crate::session::host_memory::{Pinned, Sharing};
+use crate::session::host_memory::Pinned;
 
 /// Maximum silence of a guest that sends the contents of pinned memory.
 const SILENCE: Duration = Duration::from_secs(60);
 
 impl Session {
-    /// Adopts a window at an offset of the region.
-    pub(crate) fn adopt_window(&mut self, window: &Arc<Window>, offset: u64) {
+    /// Adopts a window at an offset of the region. `since`: the number of calls received, if the
+    /// guest may not know it.
+    pub(crate) fn adopt_window(&mut self, window: &Arc<Window>, offset: u64, since: Option<u64>) {
         self.copies.tokens.adopt(window);
-        self.host.adopt_window(window, offset);
-    }
-
-    /// The part of the welcome for a reconnecting guest.
-    pub(crate) fn sharing(&self) -> Sharing {
-        self.host.sharing(self.copies.tokens.are_used())
+        self.host.adopt_window(window, offset, since);
     }
 
     /// Ends copies from and to guest memory, and refuses later ones: the channel of

@@ -17,8 +17,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::connect::Guest;
 use crate::guest_life::GuestLife;
-use crate::session::host_memory::Sharing;
-use crate::session::{Reconnect, Reconnected};
+use crate::session::{Finds, Reconnect, Reconnected};
 use paragpu_control::socket::ControlError;
 
 /// How long to wait for a guest whose process cannot be watched, after its system closed
@@ -161,7 +160,7 @@ impl Host {
 }
 
 impl Reconnect for Host {
-    fn next(&mut self, lost: &Error, taken: u64, sharing: Sharing) -> Option<Reconnected> {
+    fn next(&mut self, lost: &Error, taken: u64, finds: Finds<'_>) -> Option<Reconnected> {
         let patience = match self.life {
             GuestLife::Unknown if hung_up(lost) => self.patience.min(REDIAL),
             _ => self.patience,
@@ -175,7 +174,7 @@ impl Reconnect for Host {
                 return None;
             };
             let (life, received) = (guest.life(), guest.received());
-            let sharing = sharing.with(guest.window());
+            let sharing = finds(guest.window());
             match guest.welcome_back(self.regions, taken, sharing) {
                 Ok((connection, window)) => {
                     // The daemon logs it, rate-limited.

@@ -62,7 +62,7 @@ use host_function::HostFunctions;
 use host_memory::HostMemory;
 use intake::Intake;
 use link::Link;
-pub use link::{Reconnect, Reconnected};
+pub use link::{Finds, Reconnect, Reconnected};
 use memory::DeviceMemory;
 use module::Modules;
 use objects::Objects;

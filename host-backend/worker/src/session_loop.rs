@@ -145,11 +145,15 @@ impl Session {
         self.leave_guest_memory();
         let connection = loop {
             self.transfer.orders().set_away(true);
-            let sharing = self.sharing();
-            let next = self
-                .replies
-                .link
-                .next(&lost, self.intake.received(), sharing);
+            let received = self.intake.received();
+            let (host, tokens) = (&mut self.host, &mut self.copies.tokens);
+            let mut finds = |window| {
+                if host.forget_window(received, window) {
+                    tokens.forget();
+                }
+                host.sharing()
+            };
+            let next = self.replies.link.next(&lost, received, &mut finds);
             let Some(mut next) = next else {
                 return Err(SessionEnd::Connection(lost));
             };
@@ -163,7 +167,7 @@ impl Session {
             }
             // The guest uses it from the welcome on, even if the connection is lost next.
             if let (Some(window), Some(offset)) = (&next.connection.window, next.window) {
-                self.adopt_window(window, offset);
+                self.adopt_window(window, offset, Some(received));
             }
             // One that came before this connection was the current one did not close it.
             if self.replies.link.has_reconnected() {

@@ -74,9 +74,9 @@ impl Tokens {
         self.window = Some(Arc::clone(window));
     }
 
-    /// Whether the device uses the window's words.
-    pub(crate) fn are_used(&self) -> bool {
-        self.reach == Reach::Yes
+    /// Forgets a window that was never used.
+    pub(crate) fn forget(&mut self) {
+        self.window = None;
     }
 
     /// Checks the token of a call; 0 for none. Also without a window: for tokens of copies that

@@ -61,25 +61,12 @@ impl Pinned {
 }
 
 /// What a reconnecting guest finds at the addresses of windows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sharing {
-    /// The window's offset in the region, if there is one.
-    pub window: Option<u64>,
-    /// Neither side has used the window.
-    pub is_new: bool,
+    /// The host has a window, which must be the guest's.
+    pub window: bool,
     /// Shadows lack the guest's contents.
     pub wants_pinned: bool,
-}
-
-impl Sharing {
-    /// The same for a guest that has the window at `offset`, or none. A guest whose connection
-    /// broke before its welcome does not know the window that came with it.
-    pub(crate) fn with(self, offset: Option<u64>) -> Self {
-        let window = self
-            .window
-            .filter(|ours| !self.is_new || offset == Some(*ours));
-        Self { window, ..self }
-    }
 }
 
 /// A window, at an offset of the region.
@@ -87,6 +74,9 @@ impl Sharing {
 struct Placed {
     window: Arc<Window>,
     offset: u64,
+    /// The number of calls received when it came with a connection. As long as there are no more,
+    /// the guest may not know it.
+    since: Option<u64>,
 }
 
 impl Placed {
@@ -145,7 +135,11 @@ impl HostMemory {
     ) -> Self {
         Self {
             regions,
-            window: window.map(|window| Placed { window, offset: 0 }),
+            window: window.map(|window| Placed {
+                window,
+                offset: 0,
+                since: None,
+            }),
             pins: BTreeMap::new(),
             pinned: Pinned::default(),
             shadows: BTreeMap::new(),
@@ -174,10 +168,23 @@ impl HostMemory {
         self.window.as_ref().map(|placed| &placed.window)
     }
 
-    /// Adopts a window at an offset of the region. One that it replaces has not been used.
-    pub(crate) fn adopt_window(&mut self, window: &Arc<Window>, offset: u64) {
+    /// Adopts a window at an offset of the region. `since`: the number of calls received, if the
+    /// guest may not know it.
+    pub(crate) fn adopt_window(&mut self, window: &Arc<Window>, offset: u64, since: Option<u64>) {
         let window = Arc::clone(window);
-        self.window = Some(Placed { window, offset });
+        self.window = Some(Placed {
+            window,
+            offset,
+            since,
+        });
+    }
+
+    /// Forgets a window that came with a connection which broke before its welcome: the guest,
+    /// which reconnects after `received` calls, has none or another one. Returns whether it did.
+    pub(crate) fn forget_window(&mut self, received: u64, guest: Option<u64>) -> bool {
+        let is_unknown =
+            |placed: &mut Placed| placed.since == Some(received) && guest != Some(placed.offset);
+        self.window.take_if(is_unknown).is_some()
     }
 
     /// The location of pinned memory.
@@ -189,13 +196,10 @@ impl HostMemory {
         self.pinned = pinned;
     }
 
-    /// What a reconnecting guest finds at the window's addresses.
-    pub(crate) fn sharing(&self, are_words_used: bool) -> Sharing {
+    /// What a reconnecting guest finds.
+    pub(crate) fn sharing(&self) -> Sharing {
         Sharing {
-            window: self.window.as_ref().map(|window| window.offset),
-            is_new: !are_words_used
-                && self.pins.is_empty()
-                && !self.shadows.values().any(Shadow::is_joined),
+            window: self.window.is_some(),
             wants_pinned: self.pinned == Pinned::Guest,
         }
     }

@@ -36,13 +36,16 @@ pub trait Reconnect: Send {
     /// Waits for the guest to reconnect after its connection was `lost`, and sends
     /// the welcome. `taken` is the sequence number of the last call received. `None` if
     /// the guest is gone.
-    fn next(&mut self, lost: &TravelError, taken: u64, sharing: Sharing) -> Option<Reconnected>;
+    fn next(&mut self, lost: &TravelError, taken: u64, finds: Finds<'_>) -> Option<Reconnected>;
 
     /// Whether the guest has already opened another connection.
     fn has_reconnected(&self) -> bool {
         false
     }
 }
+
+/// What a guest finds that has a window at this offset, or none.
+pub type Finds<'a> = &'a mut dyn FnMut(Option<u64>) -> Sharing;
 
 /// A connection that replaces a lost one.
 #[derive(Debug)]
@@ -125,9 +128,9 @@ impl Link {
         &mut self,
         lost: &TravelError,
         taken: u64,
-        sharing: Sharing,
+        finds: Finds<'_>,
     ) -> Option<Reconnected> {
-        self.reconnect.as_mut()?.next(lost, taken, sharing)
+        self.reconnect.as_mut()?.next(lost, taken, finds)
     }
 
     /// Whether the guest has already opened another connection.

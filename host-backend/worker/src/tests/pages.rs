@@ -17,8 +17,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::session::host_memory::Sharing;
-use crate::session::{Reconnect, Reconnected, Session};
+use crate::session::{Finds, Reconnect, Reconnected, Session};
 use crate::staging::INBOUND;
 use crate::testing::device::TestDevice;
 use crate::testing::guest::{Guest, decode, pair, setup};
@@ -566,7 +565,7 @@ struct Back {
 }
 
 impl Reconnect for Back {
-    fn next(&mut self, _: &Error, _: u64, _: Sharing) -> Option<Reconnected> {
+    fn next(&mut self, _: &Error, _: u64, _: Finds<'_>) -> Option<Reconnected> {
         (self.look)();
         Some(Reconnected {
             window: None,

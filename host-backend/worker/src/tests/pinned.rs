@@ -29,14 +29,14 @@ fn came() -> (Session, Box<dyn Receiver>, Connection, u64) {
     let setup = setup(&TestDevice::default());
     let address = setup.regions.window + 4096;
     let mut session = Session::new(setup, Arc::clone(&host.sender), None);
-    assert!(!session.sharing().wants_pinned);
+    assert!(!session.host.sharing().wants_pinned);
     let map = HostMap {
         offset: WindowOffset(4096),
         size: PINNED,
     };
     let items = [Item::new(Recorded::of(&map))];
     session.leave_window(&items).unwrap();
-    assert!(session.sharing().wants_pinned);
+    assert!(session.host.sharing().wants_pinned);
     (session, host.receiver, guest, address)
 }
 
@@ -54,7 +54,7 @@ fn all_contents_arrive_before_the_session_continues() {
     send(&guest, kind, &[&address.to_le_bytes(), b"here"]);
     send(&guest, kind, &[&[0; 8]]);
     session.await_pinned(receiver.as_mut()).unwrap();
-    assert!(!session.sharing().wants_pinned);
+    assert!(!session.host.sharing().wants_pinned);
     assert_eq!(session.host.agreed(address, 0, 5).unwrap(), b"here\0");
     assert_eq!(session.host.agreed(address, 100, 5).unwrap(), b"there");
     let wait = paragpu_communicator::Wait::Forever;
@@ -75,7 +75,7 @@ fn a_broken_connection_leaves_contents_missing() {
     drop(guest);
     let end = session.await_pinned(receiver.as_mut()).unwrap_err();
     assert!(matches!(end, SessionEnd::Connection(error) if error.is_loss()));
-    assert!(session.sharing().wants_pinned);
+    assert!(session.host.sharing().wants_pinned);
 }
 
 #[test]
@@ -140,14 +140,21 @@ fn the_next_window_lies_behind_the_last_one() {
     let (mut session, mut receiver, guest, address) = came();
     send(&guest, Control::Pinned.kind(), &[&[0; 8]]);
     session.await_pinned(receiver.as_mut()).unwrap();
-    assert_eq!(session.sharing().window, None);
-    session.adopt_window(&window(), NEXT);
-    let sharing = session.sharing();
-    assert_eq!(sharing.with(Some(NEXT)).window, Some(NEXT));
+    assert!(!session.host.sharing().window);
+    let received = session.intake.received();
+    session.adopt_window(&window(), NEXT, Some(received));
+    assert!(!session.host.forget_window(received, Some(NEXT)));
+    assert!(session.host.sharing().window);
     // The connection broke before its guest knew the window.
-    assert_eq!(sharing.with(None).window, None);
-    assert_eq!(sharing.with(Some(0)).window, None);
-    session.adopt_window(&window(), NEXT);
+    assert!(session.host.forget_window(received, None));
+    assert!(!session.host.sharing().window);
+    session.adopt_window(&window(), NEXT, Some(received));
+    assert!(session.host.forget_window(received, Some(0)));
+    session.adopt_window(&window(), NEXT, Some(received));
+    // It has used it since, or came with it from another worker.
+    assert!(!session.host.forget_window(received + 1, None));
+    session.adopt_window(&window(), NEXT, None);
+    assert!(!session.host.forget_window(received, None));
     for outside in [0, 4096, NEXT - 4096, NEXT, NEXT + (64 << 20)] {
         assert!(session.perform(&pin(outside)).is_err(), "{outside:#x}");
     }
@@ -160,13 +167,10 @@ fn the_next_window_lies_behind_the_last_one() {
     };
     assert!(session.perform(&join(1 << 20)).is_err(), "of the last one");
     session.perform(&join(NEXT + (1 << 20))).unwrap();
-    // Both sides use it now.
-    assert_eq!(session.sharing().with(None).window, Some(NEXT));
     let offset = WindowOffset(NEXT + 4096);
     session
         .perform(&Recorded::of(&HostUnmap { offset }))
         .unwrap();
-    assert_eq!(session.sharing().with(None).window, Some(NEXT));
 }
 
 #[test]

@@ -14,8 +14,7 @@ use paragpu_protocol::table::*;
 use proptest::prelude::*;
 
 use crate::error::SessionEnd;
-use crate::session::host_memory::Sharing;
-use crate::session::{Reconnect, Reconnected, Session};
+use crate::session::{Finds, Reconnect, Reconnected, Session};
 use crate::testing::device::TestDevice;
 use crate::testing::guest::{Guest, setup};
 
@@ -48,7 +47,7 @@ impl Receiver for Came {
 struct Asked(Arc<AtomicBool>);
 
 impl Reconnect for Asked {
-    fn next(&mut self, _: &Error, _: u64, _: Sharing) -> Option<Reconnected> {
+    fn next(&mut self, _: &Error, _: u64, _: Finds<'_>) -> Option<Reconnected> {
         self.0.store(true, Ordering::Relaxed);
         None
     }

@@ -347,7 +347,7 @@ impl Destination {
             .sender()
             .take_over(Arc::clone(&connection.sender));
         if let (Some(window), Some(offset)) = (&connection.window, offset) {
-            session.adopt_window(window, offset);
+            session.adopt_window(window, offset, None);
         }
         self.connection = Some(connection);
         self.token = token;
