@@ -327,7 +327,7 @@ class Relays(TwoHosts):
 
     def test_a_move_ends_though_the_program_never_gets_through(self):
         """The relay carries its first frame, and cuts each connection soon after."""
-        proxy = self.proxy(None, limit=70)
+        proxy = self.proxy(None, limit=90)
         two = self.daemon(host, self.authority, f"--set=tcp.announce={proxy.address}")
         proxy.target = address(two.addresses["tcp"])
         guest = self.guest(self.one, "shm", "steps")
