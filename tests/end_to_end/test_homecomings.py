@@ -3,8 +3,11 @@ began over a socket does. What was pinned before, meanwhile and afterwards is th
 and device."""
 
 import os
+import subprocess
+import tempfile
 import unittest
 
+import harness
 from wire import wire
 
 from .guests import end_with, eventually, start_program
@@ -22,9 +25,10 @@ SLOTS = 2
 class Homecomings(TwoHosts):
     """One program, between a host whose memory it shares and another."""
 
-    def program(self, communicator="shm"):
+    def program(self, communicator="shm", daemon=None, **environment):
         """Starts it."""
-        guest = end_with(self, start_program(os.path.join(HERE, "home_program.py"), self.one, communicator))
+        program = os.path.join(HERE, "home_program.py")
+        guest = end_with(self, start_program(program, daemon or self.one, communicator, **environment))
         self.check(guest)
         return guest
 
@@ -154,6 +158,24 @@ class Homecomings(TwoHosts):
         self.one_sentence(errors)
         self.check(guest)
         self.has_window(self.one, guest)
+
+    def test_under_tls(self):
+        trust = harness.certificates(self.enterContext(tempfile.TemporaryDirectory(prefix="paragpu-trust-")))
+        command = [harness.binary("paragpu"), "certificate", trust, "--vm", "a"]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        own = {"ca": "ca.pem", "certificate": "127.0.0.1.pem", "key": "127.0.0.1.key"}
+        guests = {**own, "certificate": "a.pem", "key": "a.key"}
+        two = self.daemon(host, self.authority, *(f"--set=tcp.{key}={trust}/{file}" for key, file in own.items()))
+        environment = {f"PARAGPU_TCP_{key.upper()}": f"{trust}/{file}" for key, file in guests.items()}
+        guest = self.program("tcp", two, **environment)
+        for _ in range(3):
+            self.tell(guest, "allocate", "register", "work")
+            self.go(two, self.one, "shm")
+            self.check(guest)
+            self.has_window(self.one, guest)
+            self.tell(guest, "allocate", "register", "work")
+            self.go(self.one, two, "tcp")
+            self.check(guest)
 
     def test_a_window_whose_welcome_was_lost_comes_again(self):
         room = 1 << 30
