@@ -148,6 +148,37 @@ class Orders(Held):
         written = lambda: ask(daemon, "checkpoint", number, self.states)[0] == 0
         eventually(written, "the session takes orders once its program is back")
 
+    def test_a_move_ends_if_its_program_is_disconnected(self):
+        """Before the session is stopped, for a destination that does not answer, and meanwhile."""
+        daemon = self.daemon("--set=limits.reconnect=3600000", "--set=software.devices=2")
+        proxy = Proxy(daemon.socket, socket.AF_UNIX)
+        self.addCleanup(proxy.close)
+        silent = socket.socket(socket.AF_UNIX)
+        self.addCleanup(silent.close)
+        silent.bind(os.path.join(self.folder, "silent"))
+        silent.listen()
+        for place in (("--to", f"unix://{silent.getsockname()}"), ("--to-gpu", "1")):
+            with self.subTest(place):
+                guest, number = self.waiting(daemon, PARAGPU_UNIX_SOCKET=proxy.address)
+                results = []
+                move = lambda: results.append(ask(daemon, "migrate", "--session", number, *place))
+                thread = threading.Thread(target=move)
+                thread.start()
+                eventually(lambda: self.session(daemon, number)["activity"] == "moving", "the move begins")
+                guest.send_signal(signal.SIGSTOP)
+                proxy.cut()
+                thread.join()
+                code, _, errors = results[0]
+                self.assertEqual(code, 1)
+                stopped = "the program lost its connection while the session was being stopped: try again"
+                waits = "its program is disconnected, so try again when it is connected"
+                self.assertRegex(errors, waits if "--to" in place else f"{waits}|{stopped}")
+                self.assertEqual(self.session(daemon, number)["device"], "software:0")
+                guest.send_signal(signal.SIGCONT)
+                self.release(guest)
+                moves = lambda: ask(daemon, "migrate", "--session", number, "--to-gpu", "1")[0] == 0
+                eventually(moves, "it moves once its program is back")
+
     def test_the_end_of_an_earlier_daemons_order_is_not_that_of_a_new_one(self):
         """Nor does it end the session: the next daemon could not bring its program back."""
         daemon = self.daemon()

@@ -29,16 +29,16 @@ use crate::sys::process::exit_now;
 use crate::transfer::destination::reachable;
 use crate::transfer::handover;
 use crate::transfer::orders::{
-    CheckpointTarget, Departure, Giver, Order, Orders, Patience, Report, Untaken,
+    AWAY, CheckpointTarget, DISCONNECTED, Departure, Giver, Order, Orders, Patience, Report,
+    Untaken,
 };
 use crate::turns::Turns;
 use crate::utilization::Meter;
 use crate::watch::{GRACE, Liveness, Watch, after, watch};
 
-/// How long an order waits for the session's thread. A guest that is not stopped connects again
-/// at once.
+/// How long an order waits for the session's thread.
 const PATIENCE: Patience = Patience {
-    away: Duration::from_secs(3),
+    away: AWAY,
     busy: Duration::from_secs(60),
 };
 
@@ -317,9 +317,7 @@ impl Attendant {
         let _ = watch.spawn(move || {
             let reason = match orders.withdraw_after(PATIENCE) {
                 None => return,
-                Some(Untaken::Away) => {
-                    "its program is disconnected, so try again when it is connected".to_owned()
-                }
+                Some(Untaken::Away) => DISCONNECTED.to_owned(),
                 Some(Untaken::Busy) => format!(
                     "the session did not take the order within {} s: its program may be in a call \
                      that waits for a long kernel, so try again later",

@@ -135,13 +135,32 @@ impl Waiting {
     }
 }
 
+/// What ended a wait for a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waited {
+    /// One may have arrived.
+    Arrived,
+    /// None will.
+    Ended,
+    /// The deadline.
+    Late,
+}
+
 impl Host {
-    /// Waits until a guest may have arrived. Returns false if none will.
-    fn wait(&self, deadline: Instant) -> bool {
+    /// How long to wait after the connection was `lost`.
+    fn patience(&self, lost: &Error) -> Duration {
+        match self.life {
+            GuestLife::Unknown if hung_up(lost) => self.patience.min(REDIAL),
+            _ => self.patience,
+        }
+    }
+
+    /// Waits until a guest may have arrived.
+    fn wait(&self, deadline: Instant) -> Waited {
         let process = match &self.life {
             GuestLife::Process(process) => Some(process),
             GuestLife::Unknown => None,
-            GuestLife::Over | GuestLife::Channel => return false,
+            GuestLife::Over | GuestLife::Channel => return Waited::Ended,
         };
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).ok();
@@ -151,27 +170,24 @@ impl Host {
         )];
         fds.extend(process.map(|process| PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)));
         match poll(&mut fds, timeout.as_ref()) {
-            Ok(0) => false,
+            Ok(0) => Waited::Late,
             // If only the process's descriptor is ready, the process has ended.
-            Ok(_) => fds.first().is_some_and(|fd| !fd.revents().is_empty()),
-            Err(errno) => errno == rustix::io::Errno::INTR,
+            Ok(_) if fds.first().is_some_and(|fd| !fd.revents().is_empty()) => Waited::Arrived,
+            Err(rustix::io::Errno::INTR) => Waited::Arrived,
+            Ok(_) | Err(_) => Waited::Ended,
         }
     }
 }
 
 impl Reconnect for Host {
     fn next(&mut self, lost: &Error, taken: u64, finds: Finds<'_>) -> Option<Reconnected> {
-        let patience = match self.life {
-            GuestLife::Unknown if hung_up(lost) => self.patience.min(REDIAL),
-            _ => self.patience,
-        };
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + self.patience(lost);
         loop {
             let Some(guest) = self.waiting.take() else {
-                if self.wait(deadline) {
-                    continue;
+                match self.wait(deadline) {
+                    Waited::Arrived => continue,
+                    Waited::Ended | Waited::Late => return None,
                 }
-                return None;
             };
             let (life, received) = (guest.life(), guest.received());
             let sharing = finds(guest.window());
@@ -194,5 +210,9 @@ impl Reconnect for Host {
 
     fn has_reconnected(&self) -> bool {
         self.waiting.has_guest()
+    }
+
+    fn stays_away(&self, lost: &Error, patience: Duration) -> bool {
+        self.patience(lost) > patience && self.wait(Instant::now() + patience) == Waited::Late
     }
 }

@@ -175,6 +175,9 @@ pub(crate) trait Task: Send {
         receiver: &mut dyn Receiver,
     ) -> Result<Option<Box<dyn Task>>, SessionEnd>;
 
+    /// Ends the task without success: the session stays as it is.
+    fn give_up(self: Box<Self>, session: &mut Session, reason: &str);
+
     /// The attempts to stop the session.
     fn attempts(&self) -> &Attempts;
 }

@@ -18,7 +18,7 @@ use crate::session::sender::DurableSender;
 use crate::session::transfer::TaskKind;
 use crate::session::{Session, Setup};
 use crate::transfer::checkpoint::Checkpoint;
-use crate::transfer::orders::{Departure, Order};
+use crate::transfer::orders::{AWAY, DISCONNECTED, Departure, Order};
 use crate::transfer::source::Source;
 
 /// Maximum wait for calls while the session moves to another worker.
@@ -145,6 +145,11 @@ impl Session {
         self.leave_guest_memory();
         let connection = loop {
             self.transfer.orders().set_away(true);
+            if self.transfer.current().is_some() && self.replies.link.stays_away(&lost, AWAY) {
+                for task in self.transfer.take_tasks() {
+                    task.give_up(self, DISCONNECTED);
+                }
+            }
             let received = self.intake.received();
             let (host, tokens) = (&mut self.host, &mut self.copies.tokens);
             let mut finds = |window| {

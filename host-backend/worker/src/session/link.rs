@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error as TravelError, Sender};
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD, REPLY};
@@ -40,6 +40,13 @@ pub trait Reconnect: Send {
 
     /// Whether the guest has already opened another connection.
     fn has_reconnected(&self) -> bool {
+        false
+    }
+
+    /// Waits for another connection, or for the guest's end, for at most `patience`. Returns true
+    /// if neither came, and [`next`](Self::next) would wait for longer.
+    fn stays_away(&self, lost: &TravelError, patience: Duration) -> bool {
+        let _ = (lost, patience);
         false
     }
 }
@@ -131,6 +138,12 @@ impl Link {
         finds: Finds<'_>,
     ) -> Option<Reconnected> {
         self.reconnect.as_mut()?.next(lost, taken, finds)
+    }
+
+    /// Whether the guest stays away: [`Reconnect::stays_away`].
+    pub(crate) fn stays_away(&self, lost: &TravelError, patience: Duration) -> bool {
+        let reconnect = self.reconnect.as_ref();
+        reconnect.is_some_and(|reconnect| reconnect.stays_away(lost, patience))
     }
 
     /// Whether the guest has already opened another connection.

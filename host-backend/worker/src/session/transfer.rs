@@ -125,6 +125,13 @@ impl<T> Transfer<T> {
         Ok(())
     }
 
+    /// Takes the tasks in progress, to give them up.
+    pub(crate) fn take_tasks(&mut self) -> impl Iterator<Item = T> + use<T> {
+        [self.moving.take(), self.writing.take()]
+            .into_iter()
+            .flatten()
+    }
+
     fn task(&mut self, kind: TaskKind) -> &mut Option<T> {
         match kind {
             TaskKind::Move => &mut self.moving,

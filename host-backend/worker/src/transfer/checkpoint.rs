@@ -99,6 +99,11 @@ impl Task for Checkpoint {
         }
     }
 
+    fn give_up(self: Box<Self>, session: &mut Session, reason: &str) {
+        let failed = Report::Failed(reason.to_owned());
+        session.transfer.orders().report(failed);
+    }
+
     fn attempts(&self) -> &Attempts {
         &self.attempts
     }

@@ -94,6 +94,13 @@ impl Place {
     }
 }
 
+/// How long a session's thread waits for its guest before it takes no orders. A guest that is not
+/// stopped connects again at once.
+pub(crate) const AWAY: Duration = Duration::from_secs(3);
+/// Why it takes none then.
+pub(crate) const DISCONNECTED: &str =
+    "its program is disconnected, so try again when it is connected";
+
 /// Why the session's thread did not take an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Untaken {

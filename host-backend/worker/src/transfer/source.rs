@@ -515,7 +515,13 @@ impl Source {
 
     /// Ends the migration because the session or its connection ended.
     fn broken_off(mut self: Box<Self>, session: &mut Session, end: SessionEnd) -> SessionEnd {
-        let reason = format!("the session ended during its move: {end}");
+        let reason = match &end {
+            SessionEnd::Connection(error) if error.is_loss() => {
+                "the program lost its connection while the session was being stopped: try again"
+                    .to_owned()
+            }
+            end => format!("the session ended during its move: {end}"),
+        };
         self.peer.call_off(&reason);
         match end {
             // This worker's exit tells the daemon. The sessions that move together with this one
@@ -579,6 +585,12 @@ impl Task for Source {
                 self.stay(session, &error.to_string())
             }
         }
+    }
+
+    fn give_up(mut self: Box<Self>, session: &mut Session, reason: &str) {
+        self.peer.call_off(reason);
+        // It does not end.
+        let _ = self.stay(session, reason);
     }
 
     fn attempts(&self) -> &Attempts {
