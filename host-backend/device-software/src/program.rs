@@ -222,6 +222,34 @@ pub struct TexRead {
     pub gather: Option<u8>,
 }
 
+/// What `txq` and `suq` ask of a texture or surface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ImageProperty {
+    /// Elements of a row, rows, slices.
+    Extent(u8),
+    /// Layers, or cubes of layers.
+    Layers,
+    Levels,
+    /// Whether coordinates are between 0 and 1.
+    Normalized,
+}
+
+/// A question about a texture or surface.
+#[derive(Debug, Clone)]
+pub struct ImageQuery {
+    /// What is asked.
+    pub property: ImageProperty,
+    /// Whether it is a surface.
+    pub surface: bool,
+    /// Texture or surface object.
+    pub object: Reg,
+    /// Row of the mipmap level, if one is named.
+    pub level: Option<u32>,
+    /// Row of the answer.
+    pub d: u32,
+}
+
 /// A surface load or store.
 #[derive(Debug, Clone)]
 pub struct SurfAccess {
@@ -479,6 +507,7 @@ pub enum Ext {
     Barrier64(Barrier64),
     Tex(Box<TexRead>),
     Surf(Box<SurfAccess>),
+    ImageQuery(Box<ImageQuery>),
     Video {
         d: u32,
         sources: [u32; 3],

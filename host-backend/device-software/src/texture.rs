@@ -3,6 +3,7 @@
 
 use crate::format::Format;
 use crate::memory_unsafe::Memory;
+use crate::program::ImageProperty;
 use paragpu_abi::{CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED};
 use paragpu_device::{LEVEL_GRANULARITY, MAX_LEVELS};
 use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling};
@@ -165,6 +166,22 @@ impl Array {
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.words) > 1
+    }
+
+    /// The answer to `txq` or `suq`.
+    #[must_use]
+    pub fn property(&self, property: ImageProperty, level: u32) -> u32 {
+        let level = self.levels.get(level as usize);
+        let extent = level.map_or([0; 3], |level| level.extent);
+        let has = |flag: u32| self.shape.flags & flag != 0;
+        match property {
+            ImageProperty::Extent(n) => extent[usize::from(n) % 3] as u32,
+            ImageProperty::Layers if !has(CUDA_ARRAY3D_LAYERED) => 1,
+            ImageProperty::Layers if has(CUDA_ARRAY3D_CUBEMAP) => extent[2] as u32 / 6,
+            ImageProperty::Layers => extent[2] as u32,
+            ImageProperty::Levels => self.levels.len() as u32,
+            ImageProperty::Normalized => 0,
+        }
     }
 
     /// Bytes of an element.
@@ -330,6 +347,31 @@ pub struct Point {
     pub clamped: bool,
 }
 
+/// The face of a cube in a direction: of the largest coordinate, and its sign.
+fn face_of([x, y, z]: [f32; 3]) -> u32 {
+    let [ax, ay, az] = [x, y, z].map(f32::abs);
+    let (axis, along) = if ax >= ay && ax >= az {
+        (0, x)
+    } else if ay >= az {
+        (2, y)
+    } else {
+        (4, z)
+    };
+    axis + u32::from(along < 0.0)
+}
+
+/// A direction in the coordinates of a face: on it, from -1 to 1 where the third is 1.
+fn on_face(face: u32, [x, y, z]: [f32; 3]) -> [f32; 3] {
+    match face {
+        0 => [-z, -y, x],
+        1 => [z, -y, -x],
+        2 => [x, z, y],
+        3 => [x, -z, -y],
+        4 => [x, -y, z],
+        _ => [-x, -y, -z],
+    }
+}
+
 /// The four channels of a texel, as bit patterns of the texture's result type.
 pub type Texel = [u32; 4];
 
@@ -437,35 +479,44 @@ impl Texture {
     /// position on it (CUDA programming guide, cubemap textures). Filtering stays within
     /// the face.
     #[must_use]
-    pub fn on_cube(&self, [x, y, z]: [f32; 3], layer: Option<u32>) -> Point {
-        let [ax, ay, az] = [x, y, z].map(f32::abs);
-        let (face, s, t, m) = if ax >= ay && ax >= az {
-            if x >= 0.0 {
-                (0, -z, -y, ax)
-            } else {
-                (1, z, -y, ax)
-            }
-        } else if ay >= az {
-            if y >= 0.0 {
-                (2, x, z, ay)
-            } else {
-                (3, x, -z, ay)
-            }
-        } else if z >= 0.0 {
-            (4, x, -y, az)
-        } else {
-            (5, -x, -y, az)
-        };
-        let size = match self.sampling.flags & NORMALIZED {
-            0 => self.extent(0)[0] as f32,
-            _ => 1.0,
-        };
-        let place = |v: f32| (v / m + 1.0) * 0.5 * size;
+    pub fn on_cube(&self, direction: [f32; 3], layer: Option<u32>) -> Point {
+        let face = face_of(direction);
+        let [s, t, m] = on_face(face, direction);
+        let place = |v: f32| (v / m + 1.0) * 0.5 * self.edge();
         Point {
             coords: [place(s), place(t), 0.0],
             dimensions: 2,
             layer: Some(layer.unwrap_or(0).saturating_mul(6).saturating_add(face)),
             clamped: true,
+        }
+    }
+
+    /// The derivative of the position on the face of `direction` where that changes by
+    /// `change`.
+    #[must_use]
+    pub fn along_cube(&self, direction: [f32; 3], change: [f32; 3]) -> [f32; 3] {
+        let face = face_of(direction);
+        let ([s, t, m], [ds, dt, dm]) = (on_face(face, direction), on_face(face, change));
+        let along = |v: f32, dv: f32| (dv * m - v * dm) / (m * m) * 0.5 * self.edge();
+        [along(s, ds), along(t, dt), 0.0]
+    }
+
+    /// The greatest coordinate on a face of a cube.
+    fn edge(&self) -> f32 {
+        match self.sampling.flags & NORMALIZED {
+            0 => self.extent(0)[0] as f32,
+            _ => 1.0,
+        }
+    }
+
+    /// The answer to `txq`.
+    #[must_use]
+    pub fn property(&self, property: ImageProperty, level: u32) -> u32 {
+        match (&self.source, property) {
+            (_, ImageProperty::Normalized) => u32::from(self.sampling.flags & NORMALIZED != 0),
+            (TextureSource::Array(array), _) => array.property(property, level),
+            (_, ImageProperty::Extent(n)) => self.extent(0)[usize::from(n) % 3] as u32,
+            (_, ImageProperty::Layers | ImageProperty::Levels) => 1,
         }
     }
 
@@ -586,19 +637,20 @@ impl Texture {
         Some(sum.map(f32::to_bits))
     }
 
-    /// The `component` of each of the four texels that a linear 2D sample would use, in the
-    /// order of `tld4`.
+    /// The `component` of each of the four texels that a linear sample of two dimensions would
+    /// use, in the order of `tld4`.
     #[must_use]
-    pub fn gather(&self, memory: &Memory, coords: [f32; 3], component: u8) -> Option<Texel> {
+    pub fn gather(&self, memory: &Memory, point: &Point, component: u8) -> Option<Texel> {
         let extent = self.extent(0);
-        let x = (self.scaled(coords[0], extent[0]) - 0.5).floor() as i64;
-        let y = (self.scaled(coords[1], extent[1]) - 0.5).floor() as i64;
+        let mode = |n: usize| if point.clamped { CLAMP } else { self.mode(n) };
+        let first = |n: usize| (self.scaled(point.coords[n], extent[n]) - 0.5).floor() as i64;
+        let layer = u64::from(point.layer.unwrap_or(0)).min(extent[2].max(1) - 1);
         let mut out = [0; 4];
         for (slot, (dx, dy)) in out.iter_mut().zip([(0, 1), (1, 1), (1, 0), (0, 0)]) {
             let at = [
-                place(x + dx, extent[0], self.mode(0)),
-                place(y + dy, extent[1], self.mode(1)),
-                Some(0),
+                place(first(0) + dx, extent[0], mode(0)),
+                place(first(1) + dy, extent[1], mode(1)),
+                Some(layer),
             ];
             *slot = *self.fetch(memory, 0, at)?.get(usize::from(component))?;
         }

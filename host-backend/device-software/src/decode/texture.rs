@@ -1,7 +1,7 @@
 //! Texture reads and surface accesses (PTX ISA 9.7.10, 9.7.11).
 
 use super::{Decoder, Result};
-use crate::program::{Ext, Op, Reg, SurfAccess, TexGeometry, TexRead};
+use crate::program::{Ext, ImageProperty, ImageQuery, Op, Reg, SurfAccess, TexGeometry, TexRead};
 use crate::ptx::ast::{Operand, Type};
 
 fn geometry(m: &str) -> Option<TexGeometry> {
@@ -26,6 +26,14 @@ fn coordinates(geometry: TexGeometry) -> usize {
     }
 }
 
+/// Whether the first coordinate is a layer.
+fn has_layers(geometry: TexGeometry) -> bool {
+    matches!(
+        geometry,
+        TexGeometry::A1 | TexGeometry::A2 | TexGeometry::ACube
+    )
+}
+
 impl<'m> Decoder<'m> {
     pub(super) fn texture(
         &mut self,
@@ -36,7 +44,55 @@ impl<'m> Decoder<'m> {
         match base {
             "tex" | "tld4" => self.tex(base == "tld4", mods, operands),
             "suld" | "sust" => self.surf(base == "sust", mods, operands),
+            "txq" | "suq" => self.image_query(base == "suq", mods, operands),
             _ => Ok(false),
+        }
+    }
+
+    fn image_query(
+        &mut self,
+        surface: bool,
+        mods: &[&str],
+        operands: &[Operand<'m>],
+    ) -> Result<bool> {
+        let property = match mods {
+            [.., "width", "b32"] => ImageProperty::Extent(0),
+            [.., "height", "b32"] => ImageProperty::Extent(1),
+            [.., "depth", "b32"] => ImageProperty::Extent(2),
+            [.., "array_size", "b32"] => ImageProperty::Layers,
+            [.., "num_mipmap_levels", "b32"] if !surface => ImageProperty::Levels,
+            [.., "normalized_coords", "b32"] if !surface => ImageProperty::Normalized,
+            _ => return Ok(false),
+        };
+        let (d, object, level) = match (operands, mods) {
+            ([d, object], [_, _]) => (d, object, None),
+            ([d, object, level], ["level", _, _]) => (d, object, Some(self.s32(level, Type::U32)?)),
+            _ => return self.unfit("wrong number of operands"),
+        };
+        let object = match object {
+            Operand::Address {
+                base: Some(name),
+                offset: 0,
+                more,
+            } if more.is_empty() => self.image(name)?,
+            _ => return self.unfit("expected [object]"),
+        };
+        let d = self.d32(d)?;
+        self.ext(Ext::ImageQuery(Box::new(ImageQuery {
+            property,
+            surface,
+            object,
+            level,
+            d,
+        })));
+        Ok(true)
+    }
+
+    /// The register of a texture or surface object.
+    fn image(&mut self, name: &'m str) -> Result<Reg> {
+        match self.find_register(name) {
+            Some((reg @ Reg::R64(_), _)) => Ok(reg),
+            _ => self.unsupported("texture and surface references"),
         }
     }
 
@@ -58,18 +114,12 @@ impl<'m> Decoder<'m> {
         let [list] = more.as_slice() else {
             return self.unsupported("separate samplers");
         };
-        let object = match self.find_register(name) {
-            Some((reg @ Reg::R64(_), _)) => reg,
-            _ => return self.unsupported("texture and surface references"),
-        };
+        let object = self.image(name)?;
         let list = match list {
             Operand::Vector(list) => list.as_slice(),
             one => std::slice::from_ref(one),
         };
-        let array = matches!(
-            shape,
-            TexGeometry::A1 | TexGeometry::A2 | TexGeometry::ACube
-        );
+        let array = has_layers(shape);
         let mut regs = Vec::new();
         for (n, operand) in list.iter().enumerate().take(coordinates(shape)) {
             let ty = if array && n == 0 { Type::U32 } else { ty };
@@ -110,8 +160,9 @@ impl<'m> Decoder<'m> {
         let Some(shape) = shape else {
             return self.unfit("no geometry");
         };
-        if gather && shape != TexGeometry::D2 {
-            return self.unsupported("tld4 of this geometry");
+        let cube = matches!(shape, TexGeometry::Cube | TexGeometry::ACube);
+        if gather && !cube && !matches!(shape, TexGeometry::D2 | TexGeometry::A2) {
+            return self.unfit("tld4 of this geometry");
         }
         if dty.size() != 4 || !matches!(cty, Type::S32 | Type::F32) {
             return self.unsupported("texture types");
@@ -129,9 +180,8 @@ impl<'m> Decoder<'m> {
         if operands.len() != expected {
             return self.unsupported("further texture operands");
         }
-        let cube = matches!(shape, TexGeometry::Cube | TexGeometry::ACube);
-        if gradients && (cube || cty != Type::F32) {
-            return self.unsupported("gradients of this texture access");
+        if gradients && cty != Type::F32 {
+            return self.unfit("gradients of integer coordinates");
         }
         if cube && cty != Type::F32 {
             return self.unfit("a cube's coordinates are floats");
@@ -144,8 +194,7 @@ impl<'m> Decoder<'m> {
         let (texture, coords) = self.object(object, cty, shape)?;
         let gradients = match operands {
             [_, _, x, y] if gradients => {
-                let array = matches!(shape, TexGeometry::A1 | TexGeometry::A2);
-                let count = coordinates(shape) - usize::from(array);
+                let count = coordinates(shape) - usize::from(has_layers(shape));
                 Some([self.direction(x, count)?, self.direction(y, count)?])
             }
             _ => None,

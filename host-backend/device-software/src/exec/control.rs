@@ -45,6 +45,7 @@ impl Warp {
                 self.is_space(env, *p, *a, (*space, *cluster), active);
                 Ok(Flow::Next)
             }
+            Ext::ImageQuery(query) => self.image_query(env, query, active),
             Ext::Bra { target } => {
                 let rest = self.run.mask & !active;
                 if rest != 0 {

@@ -4,7 +4,7 @@ use super::block::Env;
 use super::memory::lanes;
 use super::warp::{Flow, Warp};
 use crate::error::Fault;
-use crate::program::{Reg, SurfAccess, TexGeometry, TexRead};
+use crate::program::{ImageQuery, Reg, SurfAccess, TexGeometry, TexRead};
 use crate::texture::Point;
 
 type Stop = (Fault, u32);
@@ -63,32 +63,35 @@ impl Warp {
                 for (slot, c) in at.iter_mut().zip(coords.iter().skip(skip)) {
                     *slot = f32::from_bits(c[l] as u32);
                 }
-                match read.gather {
-                    Some(component) => texture.gather(env.memory, at, component),
-                    None => {
-                        let level = match &gradients {
-                            Some(directions) => {
-                                texture.level_of(directions.each_ref().map(|rows| {
-                                    let mut at = [0f32; 3];
-                                    for (slot, row) in at.iter_mut().zip(rows) {
-                                        *slot = f32::from_bits(row[l] as u32);
-                                    }
-                                    at
-                                }))
+                let cube = matches!(read.geometry, TexGeometry::Cube | TexGeometry::ACube);
+                let point = match cube {
+                    true => texture.on_cube(at, layer),
+                    false => Point {
+                        coords: at,
+                        dimensions: count,
+                        layer,
+                        clamped: false,
+                    },
+                };
+                let level = match &gradients {
+                    Some(directions) => {
+                        let directions = directions.each_ref().map(|rows| {
+                            let mut direction = [0f32; 3];
+                            for (slot, row) in direction.iter_mut().zip(rows) {
+                                *slot = f32::from_bits(row[l] as u32);
                             }
-                            None => level.unwrap_or(0.0),
-                        };
-                        let point = match read.geometry {
-                            TexGeometry::Cube | TexGeometry::ACube => texture.on_cube(at, layer),
-                            _ => Point {
-                                coords: at,
-                                dimensions: count,
-                                layer,
-                                clamped: false,
-                            },
-                        };
-                        texture.sample(env.memory, &point, level)
+                            match cube {
+                                true => texture.along_cube(at, direction),
+                                false => direction,
+                            }
+                        });
+                        texture.level_of(directions)
                     }
+                    None => level.unwrap_or(0.0),
+                };
+                match read.gather {
+                    Some(component) => texture.gather(env.memory, &point, component),
+                    None => texture.sample(env.memory, &point, level),
                 }
             } else {
                 let mut at = [0i64; 3];
@@ -111,6 +114,36 @@ impl Warp {
                 self.write(*d, values, mask);
             }
         }
+        Ok(Flow::Next)
+    }
+
+    pub(super) fn image_query(
+        &mut self,
+        env: &Env<'_>,
+        query: &ImageQuery,
+        mask: u32,
+    ) -> Result<Flow, Stop> {
+        let objects = self.read(query.object);
+        let levels = query.level.map(|row| self.read(Reg::R32(row)));
+        let all = &env.grid.device.textures;
+        let mut out = [0; 32];
+        for l in lanes(mask) {
+            let level = levels.map_or(0, |levels| levels[l] as u32);
+            let answer = match query.surface {
+                true => {
+                    let surface = all.surfaces.read().get(&objects[l]).cloned();
+                    surface.map(|surface| surface.property(query.property, level))
+                }
+                false => {
+                    let texture = all.textures.read().get(&objects[l]).cloned();
+                    texture.map(|texture| texture.property(query.property, level))
+                }
+            };
+            let missing = || format!("no texture or surface object {:#x}", objects[l]);
+            let answer = answer.ok_or_else(|| (Fault::Texture(missing()), l as u32))?;
+            out[l] = u64::from(answer);
+        }
+        self.write(Reg::R32(query.d), &out, mask);
         Ok(Flow::Next)
     }
 

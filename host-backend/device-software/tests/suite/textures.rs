@@ -204,6 +204,115 @@ fn gradients_choose_the_level() {
 }
 
 #[test]
+fn gradients_of_a_direction_choose_the_level_of_a_cube() {
+    let mut gpu = Gpu::new();
+    for (flags, cubes) in [(CUBEMAP, 1), (CUBEMAP | LAYERED, 2)] {
+        let array = gpu
+            .device
+            .array_create(&shape([8, 8, 6 * cubes], flags, 4))
+            .unwrap();
+        // A texel has the number of its level, and 10 in the second cube.
+        for level in 0..4 {
+            let edge = 8u64 >> level;
+            let cube = |n: u64| (n / (edge * edge * 6) * 10) as f32;
+            let texels = (0..edge * edge * 6 * cubes).map(|n| level as f32 + cube(n));
+            fill(
+                &mut gpu,
+                array,
+                level,
+                [edge, edge, 6 * cubes],
+                &texels.collect::<Vec<_>>(),
+            );
+        }
+        let resource = TextureResource::Array(array);
+        let texture = gpu
+            .device
+            .texture_create(resource, &sampling(0, 8.0), None)
+            .unwrap();
+        let at = match cubes {
+            1 => "cube.v4.f32.f32 {%f0, %f9, %f10, %f11}, [%rd1, {%f1, %f2, %f3, %f3}]",
+            _ => "acube.v4.f32.f32 {%f0, %f9, %f10, %f11}, [%rd1, {%r2, %f1, %f2, %f3}]",
+        };
+        let grad = format!("tex.grad.{at}, {{%f8, %f8, %f8, %f8}}, {{%f5, %f6, %f7, %f7}};");
+        let layer = (cubes - 1) as f32;
+        let with = |direction: [f32; 3], change: [f32; 3]| {
+            let ([x, y, z], [dx, dy, dz]) = (direction, change);
+            [x, y, z, layer, dx, dy, dz, 0.0]
+        };
+        // The face of (1, 0, 0) is 2 long and has 8 texels; seen from (0, 0, -2), 4 long.
+        let cases = [
+            (with([1.0, 0.0, 0.0], [0.0, 0.0, 0.25]), 0.0),
+            (with([1.0, 0.0, 0.0], [0.0, -0.5, 0.0]), 1.0),
+            (with([1.0, 0.0, 0.0], [0.0, 0.6, 0.8]), 2.0),
+            (with([0.0, 0.0, -2.0], [2.0, 0.0, 0.0]), 2.0),
+            (with([0.0, -1.0, 0.0], [2.0, 0.0, 0.0]), 3.0),
+            // Along the direction itself nothing changes; towards an edge it does.
+            (with([1.0, 0.0, 0.0], [5.0, 0.0, 0.0]), 0.0),
+            (with([1.0, 0.5, 0.0], [1.0, 0.5, 0.0]), 0.0),
+            (with([1.0, 0.5, 0.0], [2.0, 0.0, 0.0]), 2.0),
+        ];
+        let points: Vec<[f32; 8]> = cases.iter().map(|case| case.0).collect();
+        let want: Vec<f32> = cases.iter().map(|case| case.1 + 10.0 * layer).collect();
+        assert_eq!(read(&mut gpu, texture.0, &grad, &points), want);
+    }
+}
+
+#[test]
+fn four_texels_of_layers_and_faces_are_gathered() {
+    let mut gpu = Gpu::new();
+    let digits = "mad.f32 %f0, %f0, 0f41200000, %f9; mad.f32 %f0, %f0, 0f41200000, %f10; mad.f32 %f0, %f0, 0f41200000, %f11;"
+        .replace("mad.f32", "fma.rn.f32");
+    let mut gathered = |flags: u32, layers: u64, geometry: &str, points: &[[f32; 8]]| {
+        let extent = [2, 2, layers];
+        let array = gpu.device.array_create(&shape(extent, flags, 0)).unwrap();
+        let texels: Vec<f32> = (0..4 * layers).map(|n| (n % 8) as f32).collect();
+        fill(&mut gpu, array, 0, extent, &texels);
+        let resource = TextureResource::Array(array);
+        let texture = gpu
+            .device
+            .texture_create(resource, &sampling(1, 0.0), None)
+            .unwrap();
+        let text = format!("tld4.r.{geometry}; {digits}");
+        read(&mut gpu, texture.0, &text, points)
+    };
+    let layers = "a2d.v4.f32.f32 {%f0, %f9, %f10, %f11}, [%rd1, {%r2, %f1, %f2, %f2}]";
+    let points = [point(h(), h(), 0.0, 0.0), point(h(), h(), 0.0, 1.0)];
+    let found = gathered(LAYERED, 2, layers, &points);
+    assert_eq!(found, [2310.0, 6754.0]);
+    let faces = "cube.v4.f32.f32 {%f0, %f9, %f10, %f11}, [%rd1, {%f1, %f2, %f3, %f3}]";
+    let points = [point(0.0, 0.0, 3.0, 0.0), point(-1.0, 0.0, 0.0, 0.0)];
+    let found = gathered(CUBEMAP, 6, faces, &points);
+    assert_eq!(found, [2310.0, 6754.0]);
+}
+
+#[test]
+fn textures_and_surfaces_tell_their_sizes() {
+    let mut gpu = Gpu::new();
+    let texture = mipmapped(&mut gpu, 4, |_, _| 0.0);
+    for (query, want) in [
+        ("txq.width.b32 %r3, [%rd1]", 8.0),
+        ("txq.height.b32 %r3, [%rd1]", 8.0),
+        ("txq.num_mipmap_levels.b32 %r3, [%rd1]", 4.0),
+        ("txq.normalized_coords.b32 %r3, [%rd1]", 1.0),
+        ("txq.array_size.b32 %r3, [%rd1]", 1.0),
+        ("txq.level.width.b32 %r3, [%rd1], %r2", 2.0),
+    ] {
+        let text = format!("{query}; cvt.rn.f32.u32 %f0, %r3;");
+        let level = [point(0.0, 0.0, 0.0, 2.0)];
+        assert_eq!(read(&mut gpu, texture.0, &text, &level), [want], "{query}");
+    }
+    let of_words = linear(&mut gpu, 0, 100).unwrap();
+    let text = "txq.width.b32 %r3, [%rd1]; cvt.rn.f32.u32 %f0, %r3;";
+    let any = [point(0.0, 0.0, 0.0, 0.0)];
+    assert_eq!(read(&mut gpu, of_words.0, text, &any), [100.0]);
+    let all = "suq.width.b32 %r0, [%rd1]; suq.height.b32 %r1, [%rd1]; suq.depth.b32 %r2, [%rd1]; suq.array_size.b32 %r3, [%rd1];";
+    let volume = surface(&mut gpu, [4, 5, 6], 0, all);
+    assert_eq!(volume.unwrap(), [4, 5, 6, 1]);
+    let layers = surface(&mut gpu, [4, 5, 3], LAYERED, all).unwrap();
+    assert_eq!([layers[0], layers[1], layers[3]], [4, 5, 3]);
+}
+
+#[test]
 fn integer_coordinates_have_integer_levels() {
     let mut gpu = Gpu::new();
     let texture = mipmapped(&mut gpu, 3, |level, n| (100 * u64::from(level) + n) as f32);
