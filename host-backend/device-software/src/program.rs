@@ -353,6 +353,8 @@ pub enum CopySize {
     Fixed(u32),
     /// A multiple of 16 in a row.
     Bulk(u32),
+    /// A row of two words: a multiple of 8.
+    Fill(u32),
 }
 
 /// An operation on a barrier object in shared memory (`mbarrier`).

@@ -21,6 +21,7 @@ impl<'m> Decoder<'m> {
             ("cp", ["async", rest @ ..]) => self.copy(rest, operands),
             ("mbarrier", [what, rest @ ..]) => self.barrier_object(what, rest, operands),
             ("st" | "red", ["async", rest @ ..]) => self.remote(base, rest, operands),
+            ("st", ["bulk", rest @ ..]) => self.fill(rest, operands),
             ("clusterlaunchcontrol", ["try_cancel", "async", rest @ ..]) => {
                 self.try_cancel(rest, operands)
             }
@@ -53,6 +54,27 @@ impl<'m> Decoder<'m> {
         let address = self.address(barrier, MemSpace::Shared)?;
         let bytes = Reg::R32(self.f.const32((count * u64::from(ty.size())) as u32));
         self.on_barrier(BarrierOp::Complete, address, None, Some(bytes));
+        Ok(true)
+    }
+
+    /// `st.bulk`, which fills shared memory with zeros: a copy that reads nothing.
+    fn fill(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        self.only(mods, &["weak", "shared::cta"])?;
+        let [to, size, value] = self.operands(operands)?;
+        if !matches!(value, Operand::Int(0)) {
+            return self.unfit("st.bulk stores zeros");
+        }
+        let space = match mods.contains(&"shared::cta") {
+            true => MemSpace::Shared,
+            false => MemSpace::Generic,
+        };
+        let size = CopySize::Fill(self.s64(size, Type::U64)?);
+        let (to, from) = (self.address(to, space)?, self.address(to, space)?);
+        let none = self.f.const32(0);
+        self.ext(Ext::CopyAsync(Box::new(CopyAsync {
+            source: Some(none),
+            ..CopyAsync::plain(to, from, size)
+        })));
         Ok(true)
     }
 

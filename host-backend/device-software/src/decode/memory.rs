@@ -93,7 +93,9 @@ impl<'m> Decoder<'m> {
     ) -> Result<bool> {
         match base {
             "ld" | "ldu" => self.load(mods, operands),
-            "st" if mods.first() != Some(&"async") => self.store(mods, operands),
+            "st" if !matches!(mods.first(), Some(&("async" | "bulk"))) => {
+                self.store(mods, operands)
+            }
             "atom" | "red" if mods.first() != Some(&"async") => self.atomic(base, mods, operands),
             "membar" | "fence" => {
                 self.ext(Ext::Fence);

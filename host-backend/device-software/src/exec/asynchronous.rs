@@ -173,6 +173,7 @@ impl Warp {
         let sizes = match copy.size {
             CopySize::Fixed(size) => [u64::from(size); 32],
             CopySize::Bulk(row) => self.read(Reg::R32(row)),
+            CopySize::Fill(row) => self.read(Reg::R64(row)),
         };
         let sources = copy.source.map(|row| self.read(Reg::R32(row)));
         let masks = copy.bytes.map(|row| self.read(Reg::R32(row)));
@@ -189,6 +190,7 @@ impl Warp {
             let aligned = match copy.size {
                 CopySize::Fixed(_) => size,
                 CopySize::Bulk(_) => 16,
+                CopySize::Fill(_) => 8,
             };
             for address in [to[l], from[l], size] {
                 if !address.is_multiple_of(aligned) {

@@ -33,6 +33,34 @@ fn run(gpu: &mut Gpu, body: &str, threads: u32) -> Result<(), Error> {
 }
 
 #[test]
+fn shared_memory_is_filled_with_zeros_in_bulk() {
+    let mut gpu = Gpu::new();
+    let fill = |size: &str, to: u32, space: &str| {
+        format!(
+            ".shared .align 16 .b8 s[64]; mov.u64 %rd2, s; cvt.u32.u64 %r1, %rd2; mov.u32 %r2, -1;
+st.shared.v4.u32 [%r1], {{%r2,%r2,%r2,%r2}}; st.shared.v4.u32 [%r1+16], {{%r2,%r2,%r2,%r2}};
+cvta.shared.u64 %rd3, %rd2; mov.u64 %rd4, {size}; st.bulk.weak{space}+{to}], %rd4, 0;
+ld.shared.v4.u32 {{%r4,%r5,%r6,%r7}}, [%r1]; st.global.v4.u32 [%rd0], {{%r4,%r5,%r6,%r7}};
+ld.shared.v4.u32 {{%r4,%r5,%r6,%r7}}, [%r1+16]; st.global.v4.u32 [%rd0+16], {{%r4,%r5,%r6,%r7}};"
+        )
+    };
+    let ones = u32::MAX;
+    for (to, space) in [("%rd2", ".shared::cta"), ("%rd3", "")] {
+        let space = format!("{space} [{to}");
+        run(&mut gpu, &fill("24", 4 * 2, &space), 1).unwrap();
+        let want = [ones, ones, 0, 0, 0, 0, 0, 0];
+        assert_eq!(gpu.get32(0x100000, 8), want, "{space}");
+    }
+    run(&mut gpu, &fill("0", 8, ".shared::cta [%rd2"), 1).unwrap();
+    assert_eq!(gpu.get32(0x100000, 8), [ones; 8]);
+    let beyond = run(&mut gpu, &fill("4096", 0, ".shared::cta [%rd2"), 1);
+    assert_eq!(beyond.unwrap_err().status, Status::ILLEGAL_ADDRESS);
+    let mut other = Gpu::new();
+    let odd = run(&mut other, &fill("12", 0, ".shared::cta [%rd2"), 1);
+    assert_eq!(odd.unwrap_err().status, Status::MISALIGNED_ADDRESS);
+}
+
+#[test]
 fn copies_fill_with_zeros_what_they_do_not_read() {
     let mut gpu = Gpu::new();
     let input: Vec<u32> = (0..32 * 4).map(|n| 0x0101_0101 * (n + 1)).collect();
