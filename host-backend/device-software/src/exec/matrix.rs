@@ -22,7 +22,6 @@ use super::warp::{Flow, Warp};
 use crate::decode::{FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E5M2, FP8_UE8M0};
 use crate::error::Fault;
 use crate::program::{Address, Reg};
-use std::collections::HashSet;
 
 type Stop = (Fault, u32);
 
@@ -128,6 +127,13 @@ impl Warp {
         });
     }
 
+    /// The index in the whole A of each element that is there, if some are not.
+    fn places_of_sparse(&self, m: &Multiply) -> Option<Vec<usize>> {
+        let sparse = m.sparse?;
+        let metadata = self.read(Reg::R32(sparse.metadata));
+        Some(sparse.places(&metadata, m.shape, m.a.element))
+    }
+
     /// Computes D of product `number`.
     fn product_of_singles(&self, m: &Multiply, number: usize, sum: &mut [f32]) {
         let [rows, columns, depth] = m.shape.map(|n| n as usize);
@@ -140,16 +146,12 @@ impl Warp {
                 }
             });
         };
-        let mut there = None;
-        match m.sparse {
+        let places = self.places_of_sparse(m);
+        match &places {
             None => gather(&m.a, &mut a, rows * depth),
-            Some(sparse) => {
-                let places = sparse.places(self, m.shape, m.a.element);
-                self.gather(&m.a, |at, bits| {
-                    a[places[at]] = single(m.a.element, bits as u32);
-                });
-                there = Some(places.into_iter().collect::<HashSet<_>>());
-            }
+            Some(places) => self.gather(&m.a, |at, bits| {
+                a[places[at]] = single(m.a.element, bits as u32);
+            }),
         }
         gather(&m.b, &mut b, depth * columns);
         gather(&m.c, sum, rows * columns);
@@ -173,9 +175,8 @@ impl Warp {
             for (at, sum) in sum.iter_mut().enumerate() {
                 let (row, column) = (at / columns * depth, at % columns);
                 let is_there = |k: &usize| {
-                    there
-                        .as_ref()
-                        .is_none_or(|there| there.contains(&(row + k)))
+                    let places = places.as_ref();
+                    places.is_none_or(|places| places.contains(&(row + k)))
                 };
                 let ks = (0..depth).filter(is_there);
                 let factors = ks.map(|k| (a[row + k], b[k * columns + column]));
@@ -263,9 +264,7 @@ impl Warp {
         let mut a = vec![0i32; rows * depth];
         let mut b = vec![0i32; depth * columns];
         let mut sum = vec![0i64; rows * columns];
-        let places = m
-            .sparse
-            .map(|sparse| sparse.places(self, m.shape, m.a.element));
+        let places = self.places_of_sparse(m);
         self.gather(&m.a, |at, bits| {
             let at = places.as_ref().map_or(at, |places| places[at]);
             a[at] = integer(m.a.element, bits as u32);

@@ -6,8 +6,6 @@
 //! bits, they name two of four halves, which are those of one element.
 
 use super::fragment::{Element, Shape};
-use super::warp::Warp;
-use crate::program::Reg;
 
 /// Where the metadata of A is.
 #[derive(Debug, Clone, Copy)]
@@ -35,9 +33,14 @@ pub fn words([rows, _, depth]: Shape, element: Element) -> Option<u32> {
 }
 
 impl Sparse {
-    /// The index in the whole A of each element that is there, both row by row.
-    pub(super) fn places(self, warp: &Warp, [rows, _, depth]: Shape, of: Element) -> Vec<usize> {
-        let metadata = warp.read(Reg::R32(self.metadata));
+    /// The index in the whole A of each element that is there, both row by row. `metadata` has
+    /// the words of all lanes.
+    pub(super) fn places(
+        self,
+        metadata: &[u64; 32],
+        [rows, _, depth]: Shape,
+        of: Element,
+    ) -> Vec<usize> {
         let (kept, depth) = (kept(of), depth as usize);
         let first = (self.selector * words([rows, 0, depth as u32], of).unwrap_or(0)) as usize;
         let bits = |row: usize, chunk: usize| {
