@@ -86,7 +86,7 @@ fn a_channel_is_handed_over_ended_and_scrubbed() {
     let guest = Guest::connect(&process);
     guest.open_and_greet(1);
     let worker = take_offer(&daemon, 1, &guest);
-    assert_eq!(consumed(&guest, 1), 64, "the hello has been consumed");
+    assert_eq!(consumed(&guest, 1), 80, "the hello has been consumed");
 
     let secret = guest.place(1) + guest.long(guest.place(1) + rings::BULK_OFFSET as u64);
     guest.set_word(secret, 0x5ec7e7);

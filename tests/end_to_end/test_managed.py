@@ -653,7 +653,7 @@ class Managed(unittest.TestCase):
             with self.subTest(hand_over, where=where), harness.Daemon(*arguments) as here, harness.Daemon(*arguments) as there:
                 guest = self.start([program, "7", where], here, "unix")
                 self.assertEqual(guest.stderr.readline(), "uses all\n")
-                self.move_together(here, there, 16)
+                self.move_together(here, there, 8)
                 guest.stdin.close()
                 self.assertEqual(guest.stdout.read(), "equal\n", here.log() + there.log())
 

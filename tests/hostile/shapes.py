@@ -123,12 +123,15 @@ def shadows_and_maps_of_impossible_place(field):
     victim = Victim(field)
     with open(f"/proc/{field.worker(victim.ready())}/maps", encoding="ascii") as maps:
         own = [int(line.split("-")[0], 16) for line in maps]
+    # Where each call may map: device memory, and host memory of a program.
+    arena, host = (ARENA, ARENA + STRIDE), (SHADOWS, WINDOWS + 16 * STRIDE)
+    possible = {"MemMap": arena, "MemAlias": arena, "ShadowCreate": host}
     places = [0, 4096, ARENA - CHUNK, ARENA + (1 << 40) - CHUNK, SHADOWS - 4096, WINDOWS, WINDOWS + 16 * STRIDE, MOST - CHUNK + 1, 1 << 63, *own[::5]]
     for place, size in itertools.product(places, (0, 1, 4096, CHUNK, CHUNK + 1, 1 << 63, MOST)):
         for call, names in (("MemMap", {}), ("ShadowCreate", {}), ("MemAlias", dict(memory=ARENA, access=3)), ("FileMap", dict(offset=0, file=1))):
             if victim.accepts(call, call != "MemAlias", address=place, size=size, **names):
-                expect(ARENA <= place and place + size <= ARENA + (1 << 40), f"{call} of {size:#x} bytes at {place:#x}")
-                expect(call in ("MemMap", "MemAlias"), f"{call} of {size:#x} bytes at {place:#x}")
+                first, end = possible.get(call, (0, 0))
+                expect(first <= place and place + size <= end, f"{call} of {size:#x} bytes at {place:#x}")
         for call in ("MemUnmap", "MemAliasEnd", "ShadowDestroy", "MemLeave", "FileUnmap"):
             victim.accepts(call, address=place)
     expect(victim.ready().call("Ping", value=1)[0] == 1, "no answer")

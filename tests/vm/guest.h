@@ -98,17 +98,20 @@ static int hello(struct channel *channel, unsigned int device)
 		__u8 token[16];
 		__le64 acknowledged;
 		__le32 pid;
+		__le64 window;
+		__le64 room;
 		__u8 padding;
 	} frame = {
-		.record = { .length = 47, .kind = KIND_HELLO },
+		.record = { .length = 63, .kind = KIND_HELLO },
 		.magic = "paragpu",
 		.version = { 0, 1, 0 },
 		.transport = 3,
 		.device = device,
 		.pid = getpid(),
+		.window = ~0ull,
 	};
 
-	_Static_assert(sizeof(frame) == 64, "a whole record");
+	_Static_assert(sizeof(frame) == 80, "a whole record");
 	memcpy(at(channel, header->to_host_offset), &frame, sizeof(frame));
 	atomic_store((_Atomic __u32 *)&header->to_guest.consumer_waits, 1);
 	atomic_store((_Atomic __u64 *)&header->to_host.tail, sizeof(frame));

@@ -24,6 +24,7 @@ use paragpu_protocol::status::Status;
 
 use self::green::OpenGreen;
 use crate::graph::OpenGraph;
+use crate::habit::TimedEvent;
 use crate::hash;
 use crate::imported::Imported;
 use crate::memory::Memory;
@@ -147,7 +148,7 @@ struct Bound {
 pub struct CudaDevice {
     pub(crate) memory: Memory,
     pub(crate) streams: Table<Arc<OpenStream>>,
-    pub(crate) events: Table<event::TimedEvent>,
+    pub(crate) events: Table<TimedEvent>,
     pub(crate) modules: Table<LoadedModule>,
     pub(crate) functions: Table<Arc<Kernel>>,
     pub(crate) arrays: Table<Array>,

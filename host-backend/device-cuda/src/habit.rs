@@ -6,10 +6,13 @@
 //! long as such waits took at least, and then looks from time to time.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+
+use crate::sys::Event;
 
 /// Waits after which the shortest of them is trusted, at first.
 const TRUSTED_AFTER: u32 = 8;
@@ -23,6 +26,19 @@ const AFTER: u32 = 4;
 const STEP: (u32, Duration) = (64, Duration::from_millis(1));
 /// So often the sleep before is interrupted by a look, for waits that are over too early.
 const EARLY_LOOKS: u32 = 2;
+
+/// An event of the device.
+pub(crate) struct TimedEvent {
+    pub(crate) event: Arc<Event>,
+    pub(crate) habit: Arc<Mutex<Habit>>,
+}
+
+impl TimedEvent {
+    pub(crate) fn new(event: Arc<Event>) -> Self {
+        let habit = Arc::default();
+        Self { event, habit }
+    }
+}
 
 /// How long waits for an event take.
 #[derive(Debug)]

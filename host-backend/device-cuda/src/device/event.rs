@@ -6,19 +6,11 @@ use std::sync::Arc;
 use paragpu_abi::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING};
 use paragpu_device::{Error, EventDevice, EventId, Result};
 use paragpu_protocol::status::Status;
-use parking_lot::Mutex;
 
 use super::{CudaDevice, EVENT_FLAGS, find};
-use crate::habit::Habit;
+use crate::habit::{Habit, TimedEvent};
 use crate::sys::{Context, Event, Stream};
 use crate::watchers::WATCHERS;
-
-/// An event of the device.
-pub(crate) struct TimedEvent {
-    pub(crate) event: Arc<Event>,
-    /// How long waits for it take.
-    habit: Arc<Mutex<Habit>>,
-}
 
 /// What a thread sleeps with in the driver: a stream that follows the awaited event, and an event
 /// at its end. The awaited event itself must not interrupt: it would do so for each of its waits.
@@ -69,11 +61,8 @@ impl EventDevice for CudaDevice {
                 "events shared between processes are not supported",
             ));
         }
-        let event = TimedEvent {
-            event: self.context.event_create(flags & !CU_EVENT_BLOCKING_SYNC)?,
-            habit: Arc::default(),
-        };
-        Ok(EventId(self.events.insert(event)?))
+        let event = self.context.event_create(flags & !CU_EVENT_BLOCKING_SYNC)?;
+        Ok(EventId(self.events.insert(TimedEvent::new(event))?))
     }
 
     fn event_destroy(&mut self, event: EventId) -> Result<()> {
