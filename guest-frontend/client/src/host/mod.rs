@@ -41,6 +41,7 @@ use crate::shadow::{Region, Shadows};
 use crate::staging::Staging;
 use crate::stream::Streams;
 use crate::sys::memory::{HostSlice, Pages};
+use crate::sys::moved_pages;
 use crate::sys::uncancelled::Uncancelled;
 use crate::window::{Mapped, PinnedWindow};
 use join_window::Joining;
@@ -433,7 +434,8 @@ impl HostMemory {
             return kept.ok_or(Status::UNKNOWN);
         }
         // The library itself reads such memory, and writes what the device wrote.
-        let is_short = match maps::access(address, size) {
+        let access = moved_pages::undisturbed(|| maps::access(address, size));
+        let is_short = match access {
             None | Some(Access::ReadWrite) => false,
             Some(Access::Read) => flags & CU_MEMHOSTREGISTER_READ_ONLY == 0,
             Some(Access::None) => true,

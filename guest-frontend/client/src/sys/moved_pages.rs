@@ -180,6 +180,13 @@ impl MovedPages {
     }
 }
 
+/// Runs `look` while no pages are being replaced. The kernel's list of mappings may lack them at
+/// that moment.
+pub(crate) fn undisturbed<T>(look: impl FnOnce() -> T) -> T {
+    let _registry = Locked::take();
+    look()
+}
+
 /// Frees the memory behind whole shared pages, which read as zeros afterwards. Memory of a device
 /// stays.
 ///
