@@ -140,7 +140,7 @@ impl Context {
                     devPtr: span.address,
                     format: linear.format,
                     numChannels: linear.channels,
-                    sizeInBytes: span.size as usize,
+                    sizeInBytes: linear.width as usize,
                 };
             }
             Resource::Linear(span, linear) => {
