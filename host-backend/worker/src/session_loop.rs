@@ -12,7 +12,7 @@ use paragpu_protocol::frame::Control;
 
 use crate::error::SessionEnd;
 use crate::intake::BATCH;
-use crate::session::link::Link;
+use crate::session::link::{Link, Reconnected};
 use crate::session::pacer::Pace;
 use crate::session::sender::DurableSender;
 use crate::session::transfer::TaskKind;
@@ -144,25 +144,9 @@ impl Session {
         self.copies.inbound.clear();
         self.leave_guest_memory();
         let connection = loop {
-            self.transfer.orders().set_away(true);
-            if self.transfer.current().is_some() && self.replies.link.stays_away(&lost, AWAY) {
-                for task in self.transfer.take_tasks() {
-                    task.give_up(self, DISCONNECTED);
-                }
-            }
-            let received = self.intake.received();
-            let (host, tokens) = (&mut self.host, &mut self.copies.tokens);
-            let mut finds = |window| {
-                if host.forget_window(received, window) {
-                    tokens.forget();
-                }
-                host.sharing()
-            };
-            let next = self.replies.link.next(&lost, received, &mut finds);
-            let Some(mut next) = next else {
+            let Some(mut next) = self.await_guest(&lost) else {
                 return Err(SessionEnd::Connection(lost));
             };
-            self.transfer.orders().set_away(false);
             let sender = Arc::clone(&next.connection.sender);
             if !self.replies.link.sender().resume(sender, next.received) {
                 // The guest opened it before a connection that has already been
@@ -172,7 +156,7 @@ impl Session {
             }
             // The guest uses it from the welcome on, even if the connection is lost next.
             if let (Some(window), Some(offset)) = (&next.connection.window, next.window) {
-                self.adopt_window(window, offset, Some(received));
+                self.adopt_window(window, offset, Some(self.intake.received()));
             }
             // One that came before this connection was the current one did not close it.
             if self.replies.link.has_reconnected() {
@@ -190,6 +174,28 @@ impl Session {
         };
         self.intake.acknowledged();
         Ok(connection.receiver)
+    }
+
+    /// Waits for the guest's next connection; `None` if there will be none. Orders do not wait as
+    /// long.
+    fn await_guest(&mut self, lost: &TravelError) -> Option<Reconnected> {
+        self.transfer.orders().set_away(true);
+        if self.transfer.current().is_some() && self.replies.link.stays_away(lost, AWAY) {
+            for task in self.transfer.take_tasks() {
+                task.give_up(self, DISCONNECTED);
+            }
+        }
+        let received = self.intake.received();
+        let (host, tokens) = (&mut self.host, &mut self.copies.tokens);
+        let mut finds = |window| {
+            if host.forget_window(received, window) {
+                tokens.forget();
+            }
+            host.sharing()
+        };
+        let next = self.replies.link.next(lost, received, &mut finds)?;
+        self.transfer.orders().set_away(false);
+        Some(next)
     }
 
     /// Carries out the daemon's orders, between two iterations of the loop.
