@@ -10,17 +10,10 @@ use paragpu_qemu_device::settings::{Arguments, Settings};
 use paragpu_qemu_device::{Error, guard, service};
 
 fn main() -> ExitCode {
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|first| first == "--man")
-    {
-        return manual();
-    }
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|first| first == guard::ARGUMENT)
-    {
-        return outcome(guard::run());
+    match std::env::args_os().nth(1) {
+        Some(first) if first == "--man" => return manual(),
+        Some(first) if first == guard::ARGUMENT => return outcome(guard::run()),
+        _ => {}
     }
     let arguments = Arguments::parse();
     let mut log = tracing_subscriber::fmt()

@@ -22,26 +22,7 @@ import mmap
 import sys
 
 from driver import CudaError, Guest, pointer, say
-
-PTX = b"""
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry add(.param .u64 memory, .param .u32 value)
-{
-    .reg .b32 %r<4>;
-    .reg .b64 %d<4>;
-    ld.param.u64 %d1, [memory];
-    ld.param.u32 %r1, [value];
-    mov.u32 %r2, %tid.x;
-    mul.wide.u32 %d2, %r2, 4;
-    add.s64 %d3, %d1, %d2;
-    ld.global.u32 %r3, [%d3];
-    add.u32 %r3, %r3, %r1;
-    st.global.u32 [%d3], %r3;
-    ret;
-}
-"""
+from pinned_program import PTX
 
 WORDS = 64
 # Some pages, the last of which is not whole.
@@ -115,16 +96,17 @@ class Home:
             if memory.own and not memory.is_right():
                 say("wrong: memory that was registered")
 
-    def launch(self, memory, value):
+    def launch(self, device, value, stream=None):
         """One kernel."""
-        self.guest.launch(self.kernel, 1, WORDS, pointer(memory.device), ctypes.c_uint32(value))
+        words = pointer(device)
+        self.guest.launch(self.kernel, 1, WORDS, words, words, ctypes.c_uint32(value), stream=stream)
 
     def graph(self):
         """Its kernel adds 1."""
         memory, stream, graph, launched = self.allocated[-1], ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         self.cuda.cuStreamCreate(ctypes.byref(stream), 1)
         self.cuda.cuStreamBeginCapture_v2(stream, 0)
-        self.guest.launch(self.kernel, 1, WORDS, pointer(memory.device), ctypes.c_uint32(1), stream=stream)
+        self.launch(memory.device, 1, stream)
         self.cuda.cuStreamEndCapture(stream, ctypes.byref(graph))
         self.cuda.cuGraphInstantiateWithFlags(ctypes.byref(launched), graph, ctypes.c_uint64(0))
         self.graphs.append((memory, launched))
@@ -133,7 +115,7 @@ class Home:
         """Some."""
         memory = self.allocated[-1]
         for value in range(LAUNCHES):
-            self.launch(memory, value)
+            self.launch(memory.device, value)
             memory.add(value)
 
     def check(self):
@@ -145,7 +127,7 @@ class Home:
             if not memory.is_right():
                 return "wrong: after the work in flight"
             memory.change(self.turn)
-            self.launch(memory, self.turn * 7)
+            self.launch(memory.device, self.turn * 7)
             memory.add(self.turn * 7)
         for memory, graph in self.graphs:
             self.cuda.cuGraphLaunch(graph, None)
@@ -157,7 +139,7 @@ class Home:
     def wait(self, count):
         """For short work."""
         for _ in range(int(count)):
-            self.guest.launch(self.kernel, 1, WORDS, pointer(self.large), ctypes.c_uint32(0))
+            self.launch(self.large, 0)
             self.cuda.cuStreamSynchronize(None)
 
     def fetch(self, count):

@@ -110,11 +110,11 @@ impl HostMemory {
             }
             if let Some(region) = staging.take_shadow() {
                 self.shadows.remove(&region);
-                let address = ShadowAddress(region.on_wire().0);
+                let (base, length) = region.on_wire();
+                let address = ShadowAddress(base);
                 // If that fails, the session is over.
                 let _ = self.link.call(&ShadowDestroy { address });
-                let (address, length) = region.on_wire();
-                self.give_back(address - self.window.base(), length);
+                self.give_back(base - self.window.base(), length);
             }
         }
         self.window.open();

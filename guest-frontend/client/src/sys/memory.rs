@@ -509,13 +509,10 @@ pub(super) fn map(
 
 /// Frees the memory behind whole pages of a window that nobody uses any more.
 pub(crate) fn discard(window: &Window, offset: u64, length: u64) {
-    let Ok(length_here) = usize::try_from(length) else {
-        return;
-    };
-    if let Ok(pages) = window.place(offset, length) {
+    if let (Ok(pages), Ok(bytes)) = (window.place(offset, length), usize::try_from(length)) {
         // SAFETY: inside the window, which is mapped. It is the caller's to say that nobody uses
         // them; if one does, it reads zeros.
-        unsafe { super::moved_pages::discard(pages.cast(), length_here) };
+        unsafe { super::moved_pages::discard(pages.cast(), bytes) };
     }
 }
 

@@ -84,14 +84,15 @@ impl SecondMapping {
             return None;
         }
         let rest = match is_former {
+            // Its memory can be freed only where it is mapped.
             true => Some(Self::of(target.as_ptr(), self.length)?),
             false => None,
         };
         let hold = Hold::on(target, self.length)?;
         // SAFETY: the range is readable and not this thread's stack, as `is_plain` or
-        // `is_window` says, and both have the same length. Until the pages are replaced, nothing here may
-        // write to memory of the program: it could be write-protected, and this thread
-        // would wait for itself.
+        // `is_window` says, and both have the same length. Until the pages are replaced,
+        // nothing here may write to memory of the program: it could be write-protected, and
+        // this thread would wait for itself.
         unsafe {
             copy_pages(target, self.mapped, self.length);
             take_place(self.mapped, target, self.length);

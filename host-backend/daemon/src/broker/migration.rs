@@ -161,19 +161,14 @@ impl Stage {
                 commit,
                 pause,
                 leaving,
-            } if step >= Some(Step::Stopped) && leaves => Self::Stopping {
-                rest,
-                commit,
-                pause,
-                leaving: leaving.or_else(|| Some(Instant::now() + LEAVING)),
-            },
-            Self::Stopping {
-                rest,
-                commit,
-                pause,
-                ..
-            } if step >= Some(Step::Stopped) => match open(&rest) {
-                true => Self::Stopped { commit, pause },
+            } if step >= Some(Step::Stopped) => match leaves {
+                true => Self::Stopping {
+                    rest,
+                    commit,
+                    pause,
+                    leaving: leaving.or_else(|| Some(Instant::now() + LEAVING)),
+                },
+                false if open(&rest) => Self::Stopped { commit, pause },
                 false => Self::Staying,
             },
             Self::Stopped { commit, .. } if commits => match open(&commit) {

@@ -41,14 +41,14 @@ impl Bed {
     }
 }
 
-/// Sleeps in the driver until the event is reached or its work has failed.
+/// Sleeps in the driver until the event is reached or its work has failed. Without a bed the
+/// driver polls. The event's query reports why work failed.
 fn sleep(context: &Context, event: &Event) {
-    let slept = BED.with(|bed| {
-        let bed = bed.get_or_init(|| Bed::new(context).ok());
-        bed.as_ref().map(|bed| bed.sleep(context, event))
+    let has_slept = BED.with(|bed| {
+        let bed = bed.get_or_init(|| Bed::new(context).ok()).as_ref();
+        bed.is_some_and(|bed| bed.sleep(context, event).is_ok())
     });
-    if !matches!(slept, Some(Ok(()))) {
-        // Whoever waits learns from the event why its work failed. This may poll.
+    if !has_slept {
         let _ = context.event_synchronize(event);
     }
 }

@@ -155,7 +155,9 @@ impl Warp {
         }
         gather(&m.b, &mut b, depth * columns);
         gather(&m.c, sum, rows * columns);
-        let before: Vec<f32> = sum.to_vec();
+        let mut before = [0f32; SINGLES];
+        let before = &mut before[..sum.len()];
+        before.copy_from_slice(sum);
         let (parts_a, parts_b) = (Parts::of(&a), Parts::of(&b));
         let narrow = m.a.element.narrow_float();
         let deep = if m.sparse.is_some() { 2 * DEEP } else { DEEP };
@@ -171,7 +173,7 @@ impl Warp {
             }
         }
         let finite = |all: &[f32]| all.iter().all(|v| v.is_finite());
-        if !(finite(&a) && finite(&b) && finite(&before)) {
+        if !(finite(&a) && finite(&b) && finite(before)) {
             for (at, sum) in sum.iter_mut().enumerate() {
                 let (row, column) = (at / columns * depth, at % columns);
                 let is_there = |k: &usize| {

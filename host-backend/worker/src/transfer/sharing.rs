@@ -83,11 +83,11 @@ impl Parts {
         Ok(Self { stopped, parts })
     }
 
-    /// The tokens of the memory that is `taken` from others, or of the session's own, by address.
-    fn tokens(&self, taken: bool) -> BTreeMap<u64, Token> {
+    /// The memory that is `taken` from others, or the session's own, by address.
+    fn by_address(&self, taken: bool) -> BTreeMap<u64, &Part> {
         let parts = self.parts.iter();
         let parts = parts.filter(|part| (part.taken != 0) == taken);
-        parts.map(|part| (part.address, part.token)).collect()
+        parts.map(|part| (part.address, part)).collect()
     }
 }
 
@@ -124,10 +124,13 @@ impl Sharing {
         replies: &mut Replies,
         parts: &Parts,
     ) -> Result<(), StateError> {
-        let wanted = parts.tokens(true);
-        let mut others: Vec<_> = self.taken().collect();
-        others.retain(|(address, other)| wanted.get(address) != Some(&other.token));
-        for (address, _) in others {
+        let wanted = parts.by_address(true);
+        let others: Vec<(u64, ImportedMapping)> = self.taken().collect();
+        for (address, ImportedMapping { size, token }) in others {
+            let part = wanted.get(&address);
+            if part.is_some_and(|part| (part.size, part.token) == (size, token)) {
+                continue;
+            }
             refused(self.mem_leave(gpu, memory, objects, replies, &MemLeave { address }))?;
         }
         Ok(())
@@ -142,24 +145,23 @@ impl Sharing {
         link: &mut Link,
         parts: &Parts,
     ) -> Result<bool, StateError> {
-        // The program has freed that memory, and may have mapped other memory there.
-        let wanted = parts.tokens(false);
-        let mut surplus: Vec<_> = self.offered().collect();
-        surplus.retain(|(address, token)| wanted.get(address) != Some(token));
-        for (address, _) in surplus {
-            self.withdraw(address);
+        let (own, taken) = (parts.by_address(false), parts.by_address(true));
+        let offered: Vec<(u64, Token)> = self.offered().collect();
+        for (address, token) in offered {
+            // Otherwise the program has freed it, and may have mapped other memory there.
+            if own.get(&address).is_none_or(|part| part.token != token) {
+                self.withdraw(address);
+            }
         }
-        let Parts { stopped, parts } = parts;
-        let (taken, own): (Vec<&Part>, Vec<&Part>) = parts.iter().partition(|part| part.taken != 0);
         // First what others wait for.
-        for part in own {
+        for part in own.into_values() {
             if self.token(part.address).is_none() {
                 self.offer_again(gpu, memory, part)
                     .map_err(|error| part.failed("offer", &error))?;
             }
         }
-        let deadline = Instant::now() + if *stopped { PATIENCE } else { BRIEF };
-        for part in taken {
+        let deadline = Instant::now() + if parts.stopped { PATIENCE } else { BRIEF };
+        for part in taken.into_values() {
             let is_there = self.is_taken(part.address)
                 || self
                     .take_again(gpu, memory, link, part, deadline)
@@ -167,7 +169,7 @@ impl Sharing {
             if is_there {
                 continue;
             }
-            if !stopped {
+            if !parts.stopped {
                 return Ok(false);
             }
             return Err(StateError::Impossible(format!(
