@@ -151,7 +151,7 @@ bench-programs: cuda
 	$(MAKE) -C tests/bench
 
 .PHONY: bench-migrate
-bench-migrate: build $(VENV)/.complete ## what recording, replaying and moving sessions cost, into out/bench-migrate.json and .html
+bench-migrate: build $(VENV)/.complete ## what recording, replaying and moving sessions cost, into out/bench-migrate.json, with a page
 	status=0; python3 tests/bench/bench_migrate.py || status=$$?; $(PYTHON) tests/bench/page.py out/bench-migrate.json; exit $$status
 
 .PHONY: plots
@@ -159,9 +159,9 @@ plots: $(VENV)/.complete ## the page of a benchmark from its JSON: make plots DA
 	$(PYTHON) tests/bench/page.py $(DATA)
 
 .PHONY: gallery
-GALLERY := bench-gpu frameworks libraries threads bench-migrate experiments/experiments experiments/lammps
-gallery: $(VENV)/.complete ## the pages of docs/results from their JSON, and gallery.html with all their plots
-	$(PYTHON) tests/bench/page.py --gallery docs/results/gallery.html $(GALLERY:%=docs/results/%.json)
+GALLERY := bench-gpu frameworks libraries bench-migrate experiments/experiments experiments/lammps
+gallery: $(VENV)/.complete ## the pages of docs/results from their JSON, and gallery.md with all their plots
+	$(PYTHON) tests/bench/page.py --gallery docs/results/gallery.md $(GALLERY:%=docs/results/%.json)
 
 .PHONY: soak-migrate
 soak-migrate: build ## 1,000 migrations in a row of a session under load

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Draws the page of a benchmark from its JSON: `page.py RESULTS.json...` writes
-RESULTS.html beside each, and `page.py --gallery GALLERY.html RESULTS.json...` also one
-page with the plots of all. Needs matplotlib (`make plots` brings it); the machine that
+"""Draws the page of a benchmark from its JSON: `page.py NAME.json...` writes pages/NAME.md
+and its plots, pages/NAME/TITLE.svg, beside each, and `page.py --gallery GALLERY.md NAME.json...`
+also one page with the plots of all. Needs matplotlib (`make plots` brings it); the machine that
 measures does not.
 """
 
 import argparse
-import html
 import io
 import json
 import os
@@ -31,14 +30,8 @@ for axis in ("xtick", "ytick"):
 COLOURS = {"native": "#444444", "shm": "#1b7f5c", "unix": "#2f6fb2", "tcp": "#b5651d", "ideal": "#999999"}
 OTHERS = ("#1b7f5c", "#b5651d", "#2f6fb2", "#7a3fa0", "#b00020", "#444444")
 MARKERS = "osD^vP"
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; font-size: 13px; }
-td, th { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left; }
-td.n { text-align: right; font-variant-numeric: tabular-nums; }
-.yes { color: #1b7f5c; } .NO { color: #b00020; font-weight: bold; }
-svg { max-width: 100%; height: auto; } svg text { font-family: system-ui, sans-serif; }
-"""
+# What a picture of its own needs.
+STYLE = "text { font-family: system-ui, sans-serif; }"
 
 
 def looks(names):
@@ -51,8 +44,8 @@ def looks(names):
 
 
 def picture(figure):
-    """A figure as SVG for a page, without what a page does not show: the names of
-    groups, fonts that the page's style names, and more than a tenth of a point."""
+    """A figure as SVG, without what nobody sees: the names of groups, a font for each text,
+    and more than a tenth of a point."""
     text = io.StringIO()
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
@@ -68,7 +61,16 @@ def picture(figure):
     svg = re.sub(r"<use [^>]*stroke: #000000[^>]*/>", "", svg)
     while (fewer := re.sub(r"<g>\s*</g>|<g/>", "", svg)) != svg:
         svg = fewer
-    return re.sub(r"\s*\n\s*", "\n", svg)
+    return with_classes(re.sub(r"\s*\n\s*", "\n", svg))
+
+
+def with_classes(svg):
+    """The same picture with a class for each style that is there more than once."""
+    styles = [style for style, count in Counter(re.findall(r' style="([^"]*)"', svg)).items() if count > 1]
+    for at, style in enumerate(styles):
+        svg = svg.replace(f' style="{style}"', f' class="s{at}"')
+    rules = "".join(f".s{at} {{ {style} }}\n" for at, style in enumerate(styles))
+    return svg.replace(">", f">\n<style>\n{STYLE}\n{rules}</style>", 1)
 
 
 def lines(plot):
@@ -132,12 +134,33 @@ def ratios(entries, remarks, most=2.0):
     axes.set(xlabel=f"ratio to the baseline, {most:g} where it is more", xlim=(0, most * 1.03), ylim=(len(shown) - 0.5, -0.5))
     axes.set_yticks(range(len(shown)), [entry["name"] for entry in shown], fontsize=7)
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return f"<h2>Ratios and goals</h2>\n{picture(figure)}\n"
+    return picture(figure)
+
+
+def drawn(data):
+    """Titles and pictures of all plots of a benchmark."""
+    ratio = ratios(data.get("results", []), data.get("remarks", {}))
+    if ratio:
+        yield "Ratios and goals", ratio
+    for plot in data.get("plots", []):
+        yield plot["title"], {"lines": lines, "dots": dots}[plot["kind"]](plot)
+
+
+def cell(value):
+    """The text of a cell."""
+    text = "" if value is None else short(value) if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|")
+
+
+def table(head, rows):
+    """A table."""
+    rules = ["---"] * len(head)
+    return "".join(f"| {' | '.join(map(cell, row))} |\n" for row in (head, rules, *rows)) + "\n"
 
 
 def section(title, items):
     """A heading and a list; nothing where the list is empty."""
-    return f"<h2>{title}</h2>\n<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>\n" if items else ""
+    return f"## {title}\n\n{''.join(f'- {item}' + chr(10) for item in items)}\n" if items else ""
 
 
 def missed(entries, remarks):
@@ -147,106 +170,96 @@ def missed(entries, remarks):
         if entry["met"] is False and entry["value"] is not None:
             remark = remarks[entry["name"]]
             texts.append(
-                f"<b>{html.escape(entry['name'])}</b>: {short(entry['value'])} {entry['unit']}, ratio {short(entry['ratio'])}, "
-                f"goal {remark['goal_is']} {short(entry['goal'])}. {html.escape(remark.get('note') or '')}"
+                f"**{entry['name']}**: {short(entry['value'])} {entry['unit']}, ratio {short(entry['ratio'])}, "
+                f"goal {remark['goal_is']} {short(entry['goal'])}. {remark.get('note') or ''}".rstrip()
             )
-    absent = [html.escape(entry["name"]) for entry in entries if entry["value"] is None]
-    return (section("Goals that were not reached", texts) or "<p>Every goal that was measured was reached.</p>\n") + section(
+    absent = [entry["name"] for entry in entries if entry["value"] is None]
+    return (section("Goals that were not reached", texts) or "Every goal that was measured was reached.\n\n") + section(
         "Not part of this run", absent
     )
 
 
 def numbers(entries, remarks):
     """A table of the measurements."""
-    head = "".join(f"<th>{word}</th>" for word in ("name", "value", "unit", "baseline", "ratio", "goal", "met"))
     rows = []
     for entry in entries:
         if entry["value"] is None:
             continue
-        met = {None: "-", True: "yes", False: "NO"}[entry["met"]]
+        met = {None: "-", True: "yes", False: "**no**"}[entry["met"]]
         goal = "-" if entry["goal"] is None else f"{remarks[entry['name']]['goal_is']} {short(entry['goal'])}"
-        rows.append(
-            f"<tr><td>{html.escape(entry['name'])}</td><td class=n>{short(entry['value'])}</td><td>{entry['unit']}</td>"
-            f"<td class=n>{short(entry['baseline'])}</td><td class=n>{short(entry['ratio'])}</td><td>{goal}</td><td class={met}>{met}</td></tr>"
-        )
-    return f"<h2>All numbers</h2>\n<table><tr>{head}</tr>{chr(10).join(rows)}</table>\n" if rows else ""
+        rows.append((entry["name"], short(entry["value"]), entry["unit"], short(entry["baseline"]), short(entry["ratio"]), goal, met))
+    head = ("name", "value", "unit", "baseline", "ratio", "goal", "met")
+    return f"## All numbers\n\n{table(head, rows)}" if rows else ""
 
 
-def table(described):
-    """A table of the data, as it is."""
-    cells = lambda kind, row: "".join(  # noqa: E731
-        f"<{kind}>{html.escape('' if cell is None else short(cell) if isinstance(cell, float) else str(cell))}</{kind}>" for cell in row
-    )
-    body = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in described["rows"])
-    return f"<h3>{html.escape(described['title'])}</h3>\n<table><tr>{cells('th', described['head'])}</tr>{body}</table>\n"
+class Pages:
+    """The pages and pictures of a folder of results."""
+
+    def __init__(self, path):
+        self.name = os.path.splitext(os.path.basename(path))[0]
+        self.folder = os.path.join(os.path.dirname(path), "pages")
+        with open(path, encoding="utf-8") as file:
+            self.data = json.load(file)
+        self.plots = os.path.join(self.folder, self.name)
+        os.makedirs(self.plots, exist_ok=True)
+        for old in os.listdir(self.plots):
+            os.remove(os.path.join(self.plots, old))
+        self.pictures = [(title, self.draw(title, svg)) for title, svg in drawn(self.data)]
+        self.page = os.path.join(self.folder, f"{self.name}.md")
+
+    def draw(self, title, svg):
+        """Writes a picture; its path."""
+        words = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+        path = os.path.join(self.plots, f"{words}.svg")
+        write(path, svg)
+        return path
+
+    def shown(self, folder, level):
+        """The plots, for a page in a folder."""
+        return "".join(f"{level} {title}\n\n![{title}]({os.path.relpath(path, folder)})\n\n" for title, path in self.pictures)
+
+    def write(self):
+        """Writes the page."""
+        data = self.data
+        entries, remarks = data.get("results", []), data.get("remarks", {})
+        parts = [f"# {data['title']}\n\n{data['machine']}. {data['date']}, `{data['command']}`. {data['about']}\n\n"]
+        if entries:
+            parts.append(missed(entries, remarks))
+        parts.append(self.shown(self.folder, "##"))
+        parts += [f"### {each['title']}\n\n{table(each['head'], each['rows'])}" for each in data.get("tables", [])]
+        parts += [numbers(entries, remarks), section("Not measured", data.get("not_measured", []))]
+        write(self.page, "".join(parts).rstrip() + "\n")
 
 
-def with_classes(text):
-    """The same page with a class for each style that is there more than once."""
-    styles = [style for style, count in Counter(re.findall(r' style="([^"]*)"', text)).items() if count > 1]
-    for at, style in enumerate(styles):
-        text = text.replace(f' style="{style}"', f' class="s{at}"')
-    rules = "".join(f".s{at} {{ {style} }}\n" for at, style in enumerate(styles))
-    return text.replace("</style>", rules + "</style>", 1)
-
-
-def drawn(data):
-    """Each plot of a benchmark: a heading and a picture."""
-    for plot in data.get("plots", []):
-        picture_of = {"lines": lines, "dots": dots}[plot["kind"]]
-        yield f"<h2>{html.escape(plot['title'])}</h2>\n{picture_of(plot)}\n"
-
-
-def document(title, parts):
-    """A page of parts."""
-    head = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>\n'
-    return with_classes(f"{head}{''.join(parts)}</html>\n")
-
-
-def page(data):
-    """The whole page."""
-    entries, remarks = data.get("results", []), data.get("remarks", {})
-    about = f"{data['machine']}. {data['date']}, <code>{html.escape(data['command'])}</code>. {html.escape(data['about'])}"
-    parts = [f"<h1>{html.escape(data['title'])}</h1>\n<p>{about}</p>\n"]
-    if entries:
-        parts += [missed(entries, remarks), ratios(entries, remarks)]
-    parts += drawn(data)
-    parts += map(table, data.get("tables", []))
-    parts += [numbers(entries, remarks), section("Not measured", [html.escape(name) for name in data.get("not_measured", [])])]
-    return document(data["title"], parts)
-
-
-def gallery(folder, pages):
+def gallery(path, several):
     """The plots of several pages, each under the page's title with a link to it."""
-    parts = ["<h1>Gallery</h1>\n<p>Every plot of these measurements; each page has the numbers, the machine and the command.</p>\n"]
-    for path, data in pages:
-        plots = [*drawn(data)] or [ratios(data.get("results", []), data.get("remarks", {}))]
-        link = html.escape(os.path.relpath(path, folder))
-        parts += [f'<h1><a href="{link}">{html.escape(data["title"])}</a></h1>\n<p>{data["machine"]}. {data["date"]}</p>\n', *plots]
-    return document("Gallery", parts)
+    folder = os.path.dirname(path)
+    parts = ["# Gallery\n\nEvery plot of these measurements; each page has the numbers, the machine and the command.\n\n"]
+    for pages in several:
+        data = pages.data
+        parts.append(f"## [{data['title']}]({os.path.relpath(pages.page, folder)})\n\n{data['machine']}. {data['date']}\n\n")
+        parts.append(pages.shown(folder, "###"))
+    write(path, "".join(parts).rstrip() + "\n")
 
 
 def main():
     """A page for each file that is named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gallery", metavar="FILE", help="write all plots on one page there")
-    parser.add_argument("results", nargs="+", metavar="RESULTS.json")
+    parser.add_argument("results", nargs="+", metavar="NAME.json")
     options = parser.parse_args()
-    pages = []
-    for path in options.results:
-        with open(path, encoding="utf-8") as file:
-            data = json.load(file)
-        pages.append((os.path.splitext(path)[0] + ".html", data))
-        write(pages[-1][0], page(data))
+    several = [Pages(path) for path in options.results]
+    for pages in several:
+        pages.write()
+        print(f"written to {os.path.relpath(pages.page)}")
     if options.gallery:
-        write(options.gallery, gallery(os.path.dirname(options.gallery), pages))
+        gallery(options.gallery, several)
 
 
 def write(path, text):
-    """Writes a page."""
+    """Writes a file."""
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
-    print(f"written to {os.path.relpath(path)}")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ TITLES = {
     "onnx": "ONNX Runtime",
     "vllm": "vLLM",
     "llama": "llama.cpp",
+    "libraries": "NVIDIA's libraries",
     "pairs": "PyTorch on two GPUs",
 }
 # What --rounds times if nothing is named.
@@ -190,7 +191,9 @@ def stored(rows, options):
         )
         command = f"tests/frameworks/test_gpu_frameworks.py {' '.join(sys.argv[1:])}"
         content = {**of_results(rows), "plots": plots_of(rows)} if options.rounds else {"results": rows}
-        store(options.output, described("Frameworks through paragpu beside native", where, command, about, **content))
+        files = {row["name"].partition("/")[0] for row in rows}
+        subject = TITLES["libraries"] if files == {"libraries"} else "Frameworks"
+        store(options.output, described(f"{subject} through paragpu beside native", where, command, about, **content))
 
 
 def main():
