@@ -19,8 +19,10 @@ import threading
 import pynvml
 
 PATIENCE = 60
-# Arguments go to the library as the addresses of structures, and numbers are not.
-ADDRESSES = {"nvmlDeviceGetPciInfoExt"}
+# Parameters that the binding hands to the library as addresses.
+STRUCTURES = r".*info|.*profiles|.*bwmodes?|setbwmodeasync|status|counts"
+# The first words of such: without a version, and with that of each structure that is served.
+VERSIONS = [0, pynvml.nvmlPciInfoExt_v1, pynvml.nvmlGpuFabricInfo_v2, pynvml.nvmlGpuFabricInfo_v3]
 # Of the binding itself, and those that begin and end all.
 OTHERS = {"nvmlInit", "nvmlInitWithFlags", "nvmlShutdown", "nvmlExceptionClass"}
 OTHERS |= {"nvmlStructToFriendlyObject", "nvmlFriendlyObjectToStruct"}
@@ -35,7 +37,9 @@ def arguments(function):
     # The binding makes lists of so many.
     sizes = [0, 1, 2, 1000, -1, None]
     numbers = [handle, 0, 1, -1, 2**31 - 1, 2**32 - 1, None, b"x", "GPU-0"]
-    kinds = [(r"handle|device\d?", handles), (r".*(uuid|serial|busid)", texts), (r".*size", sizes), (r".*", numbers)]
+    structures = [ctypes.create_string_buffer(version.to_bytes(4, "little"), 4096) for version in VERSIONS] + [None]
+    kinds = [(r"handle|device\d?", handles), (r".*(uuid|serial|busid)", texts), (r".*size", sizes)]
+    kinds += [(STRUCTURES, structures), (r".*", numbers)]
     choices = []
     for name in inspect.signature(function).parameters:
         choices.append(next(values for kind, values in kinds if re.fullmatch(kind, name.lower())))
@@ -71,7 +75,7 @@ def calls():
     """The functions that fail."""
     pynvml.nvmlInit()
     functions = {name: each for name, each in vars(pynvml).items() if name.startswith("nvml") and inspect.isfunction(each)}
-    chosen = sorted(set(functions) - ADDRESSES - OTHERS)
+    chosen = sorted(set(functions) - OTHERS)
     ends = {name: in_child(lambda name=name: attempt(functions[name])) for name in chosen}
     return {"functions": len(chosen), "failed": {name: end for name, end in ends.items() if end}}
 
