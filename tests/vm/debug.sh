@@ -68,19 +68,25 @@ boot() {
 	return "$status"
 }
 
-# Not installed: Debian's kexec-tools would take part in this machine's reboots.
+# Not installed: Debian's kexec-tools would take part in this machine's reboots. apt
+# fetches it with the libraries that this machine lacks.
 fetch_kexec() {
-	[ ! -e .cache/kexec/kexec ] || return 0
-	rm -rf .cache/kexec.part
-	mkdir -p .cache/kexec.part
-	(cd .cache/kexec.part && apt-get download -q kexec-tools 2>apt.log >&2 &&
-		dpkg-deb -x ./*.deb . && rm ./*.deb &&
-		cp ./sbin/kexec kexec || cp ./usr/sbin/kexec kexec) || {
+	local cache=.cache/kexec package
+	[ ! -d $cache/lib ] || return 0
+	rm -rf $cache $cache.part
+	mkdir -p $cache.part/{archives/partial,lib}
+	apt-get -q -y --no-install-recommends --reinstall --download-only -o Debug::NoLocking=1 \
+		-o Dir::Cache::archives="$top/$cache.part/archives" install kexec-tools >$cache.part/apt.log 2>&1 || {
+		tail -n 3 $cache.part/apt.log >&2
 		echo "module-debug: apt does not have kexec-tools; 'apt-get update' as root may help" >&2
 		return 1
 	}
-	rm -rf .cache/kexec
-	mv .cache/kexec.part .cache/kexec
+	for package in "$cache".part/archives/*.deb; do
+		dpkg-deb -x "$package" $cache.part/tree
+	done
+	cp $cache.part/tree/{,usr/}sbin/kexec $cache.part 2>/dev/null || [ -e $cache.part/kexec ]
+	find $cache.part/tree -name '*.so.*' -exec cp -L {} $cache.part/lib \;
+	mv $cache.part $cache
 }
 
 failed=()
@@ -112,8 +118,11 @@ for part in "${parts[@]}"; do
 		;;
 	kexec)
 		fetch_kexec
-		FILES=".cache/kexec/kexec=usr/sbin/kexec $kernel/vmlinuz=root/vmlinuz" \
-			COMMANDS=tests/vm/kexec-commands boot kexec || failed+=(kexec)
+		files=".cache/kexec/kexec=usr/sbin/kexec $kernel/vmlinuz=root/vmlinuz"
+		for library in .cache/kexec/lib/*; do
+			[ ! -e "$library" ] || files+=" $library=usr/lib/x86_64-linux-gnu/${library##*/}"
+		done
+		FILES=$files COMMANDS=tests/vm/kexec-commands boot kexec || failed+=(kexec)
 		;;
 	*)
 		echo "module-debug: there is no part $part" >&2
