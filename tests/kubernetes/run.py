@@ -140,7 +140,7 @@ def shared(cluster, results, one, other):
     results.exactly("leases_of_one_gpu", len({session["vm"] for session in sessions}), 2, "their leases")
     weights = sorted(session["turns"]["share"]["weight"] for session in sessions)
     wanted = sorted(int(device(claim)["consumedCapacity"]["time"]) for claim in (claim, second))
-    results.exactly("weights_of_one_gpu", str(weights), str(wanted), "weights of GPU time: the claims' thousandths")
+    results.exactly("weights_of_one_gpu", weights, wanted, "weights of GPU time: the claims' thousandths")
     full = ("take", str(GIB - (64 << 20)))
     results.exactly("full_beside", run(cluster, node, claim, *full), ("took", 0), "960 MiB of a claim beside the other's program")
     results.exactly("beyond_beside", run(cluster, second_node, second, "take", str(GIB + (1 << 20))), ("refused", 0), "more than the other claim has")

@@ -203,7 +203,7 @@ def ends(cluster, results):
     cluster.paragpu(host, "share", "--vm", f"lease-0-{job}", "--weight", "30", "--cap", "50")
     (session,) = json.loads(cluster.paragpu(host, "list", "-o", "json").stdout)
     share = {"weight": 30, "cap": 50, "priority": 0}
-    results.exactly("share_of_a_lease", str((session["turns"] or {}).get("share")), str(share), "of its session, set by the lease's name")
+    results.exactly("share_of_a_lease", (session["turns"] or {}).get("share"), share, "of its session, set by the lease's name")
     held = accounted(cluster, job, "RUNNING") if cluster.accounting else None
     began = time.monotonic()
     cluster.slurm("scancel", job)
