@@ -68,6 +68,22 @@ __global__ void many(unsigned *counts, int *errors) {
     }
 }
 
+// As libraries launch, which fill the buffer themselves.
+__global__ void through_a_buffer(unsigned *counts, cudaError_t *error) {
+    struct Parameters {
+        unsigned *counts;
+        int at;
+        unsigned by;
+    };
+    void *buffer = cudaGetParameterBuffer(64, sizeof(Parameters));
+    if (buffer == nullptr) {
+        *error = cudaErrorMemoryAllocation;
+        return;
+    }
+    *static_cast<Parameters *>(buffer) = {counts, 2, 5};
+    *error = cudaLaunchDevice(reinterpret_cast<void *>(add), buffer, dim3(2, 3), dim3(7), 0, nullptr);
+}
+
 __global__ void times(unsigned *value, unsigned factor, unsigned plus) {
     *value = *value * factor + plus;
 }
@@ -137,6 +153,13 @@ static void run_launches(Program &program) {
         program.expect_equal("a block's launches", found[block], 16u * THREADS * (THREADS + 1) / 2);
     }
     program.expect_equal("failed launches", found[BLOCKS], 0u);
+
+    CUDA_CHECK(cudaMemset(memory, 0, 4 * sizeof(unsigned)));
+    through_a_buffer<<<1, 1>>>(memory, reinterpret_cast<cudaError_t *>(memory + 3));
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaMemcpy(found, memory, 4 * sizeof(unsigned), cudaMemcpyDeviceToHost));
+    program.expect_equal("the error of a launch through a buffer", found[3], 0u);
+    program.expect_equal("a launch through a buffer", found[2], 2u * 3 * 7 * 5);
 
     in_order<<<1, 1>>>(memory);
     LAUNCH_CHECK();

@@ -9,8 +9,8 @@ use crate::launched::{
 };
 use crate::program::{Call, FUNCTION_BASE, FUNCTION_STRIDE, MemSpace, RuntimeCall};
 
-/// Size of the header before a launch's parameters, which describes the launch. The kernel
-/// can overwrite it, so all of it is checked at the launch.
+/// Size of the header before the parameters in a buffer of `GetParameterBufferV2`, which
+/// describes the launch. The kernel can overwrite it, so all of it is checked at the launch.
 const HEADER: u64 = 48;
 const GRID: u64 = 8;
 const BLOCK: u64 = 20;
@@ -20,6 +20,16 @@ const TAIL_LAUNCH: u64 = 3;
 
 /// The result of a call: an address or nothing, or a cudaError.
 type Answer = Result<u64, u32>;
+
+/// A launch, apart from its parameters.
+struct Shape {
+    /// Address of the kernel.
+    function: u64,
+    grid: [u32; 3],
+    block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    shared: u32,
+}
 
 impl Warp {
     /// Calls a function of the device runtime, lane by lane.
@@ -39,7 +49,9 @@ impl Warp {
                 continue;
             };
             let value = match (function, answer) {
-                (RuntimeCall::GetParameterBuffer, answer) => answer.unwrap_or(0),
+                (RuntimeCall::GetParameterBuffer | RuntimeCall::GetParameterBufferV2, answer) => {
+                    answer.unwrap_or(0)
+                }
                 (_, answer) => answer.unwrap_or_else(u64::from),
             };
             self.local_store(lane, base + offset, if size == 8 { 8 } else { 4 }, value);
@@ -61,10 +73,22 @@ impl Warp {
         };
         let first = argument(self, 0, 8);
         Ok(match function {
-            RuntimeCall::GetParameterBuffer => self.parameter_buffer(env, call, lane),
-            RuntimeCall::Launch => {
-                let tail = argument(self, 1, 8) == TAIL_LAUNCH;
-                return launch(env, first, tail);
+            RuntimeCall::GetParameterBuffer => {
+                let heap = env.grid.heap.as_ref().filter(|_| first.is_power_of_two());
+                let taken =
+                    heap.and_then(|heap| heap.take(env.memory, argument(self, 1, 8), first));
+                taken.ok_or(OUT_OF_MEMORY)
+            }
+            RuntimeCall::LaunchDevice => {
+                let buffer = argument(self, 1, 8);
+                let shape = self.shape(call, lane, 2, first);
+                return launch(env, &shape, buffer, buffer, argument(self, 5, 8));
+            }
+            RuntimeCall::GetParameterBufferV2 => {
+                described_buffer(env, &self.shape(call, lane, 1, first))
+            }
+            RuntimeCall::LaunchDeviceV2 => {
+                return launch_described(env, first, argument(self, 1, 8));
             }
             RuntimeCall::Copy => {
                 let (to, from) = (row(first), row(argument(self, 1, 8)));
@@ -152,35 +176,43 @@ impl Warp {
         })
     }
 
-    /// Memory for a launch's parameters, or 0.
-    fn parameter_buffer(&self, env: &Env<'_>, call: &Call, lane: u32) -> Answer {
-        let base = self.run.bases.local;
-        let word = |number: usize, at: u32, width: u8| {
+    /// The launch of a kernel, whose grid, block and shared memory are the arguments from
+    /// `number` on.
+    fn shape(&self, call: &Call, lane: u32, number: usize, function: u64) -> Shape {
+        let word = |number: usize, at: u32| {
             let place = call.args.get(number).map_or(0, |&(offset, _)| offset);
-            self.local_load(lane, base + place + at, width).unwrap_or(0)
+            let word = self.local_load(lane, self.run.bases.local + place + at, 4);
+            word.unwrap_or(0) as u32
         };
-        let function = word(0, 0, 8);
-        let func = kernel_at(env, function).ok_or(INVALID_FUNCTION)?;
-        let bytes = env.program.funcs.get(func).map_or(0, |f| f.param_bytes);
-        let heap = env.grid.heap.as_ref();
-        let taken = heap.and_then(|heap| heap.take(env.memory, HEADER + u64::from(bytes), 1));
-        let buffer = taken.ok_or(OUT_OF_MEMORY)?;
-        let mut written = env.memory.store(buffer, 8, function);
-        for side in 0..3 {
-            let at = u64::from(side) * 4;
-            written &= env
-                .memory
-                .store(buffer + GRID + at, 4, word(1, side * 4, 4));
-            written &= env
-                .memory
-                .store(buffer + BLOCK + at, 4, word(2, side * 4, 4));
+        let sides = |number| [0, 4, 8].map(|at| word(number, at));
+        Shape {
+            function,
+            grid: sides(number),
+            block: sides(number + 1),
+            shared: word(number + 2, 0),
         }
-        written &= env.memory.store(buffer + SHARED, 4, word(3, 0, 4));
-        if written {
-            Ok(buffer + HEADER)
-        } else {
-            Err(OUT_OF_MEMORY)
+    }
+}
+
+/// Memory for a launch's parameters, behind a description of the launch.
+fn described_buffer(env: &Env<'_>, shape: &Shape) -> Answer {
+    let func = kernel_at(env, shape.function).ok_or(INVALID_FUNCTION)?;
+    let bytes = env.program.funcs.get(func).map_or(0, |f| f.param_bytes);
+    let heap = env.grid.heap.as_ref();
+    let taken = heap.and_then(|heap| heap.take(env.memory, HEADER + u64::from(bytes), 1));
+    let buffer = taken.ok_or(OUT_OF_MEMORY)?;
+    let mut written = env.memory.store(buffer, 8, shape.function);
+    let words = [(GRID, shape.grid), (BLOCK, shape.block)];
+    for (at, sides) in words {
+        for (at, side) in (buffer + at..).step_by(4).zip(sides) {
+            written &= env.memory.store(at, 4, side.into());
         }
+    }
+    written &= env.memory.store(buffer + SHARED, 4, shape.shared.into());
+    if written {
+        Ok(buffer + HEADER)
+    } else {
+        Err(OUT_OF_MEMORY)
     }
 }
 
@@ -192,51 +224,65 @@ pub(super) fn kernel_at(env: &Env<'_>, address: u64) -> Option<usize> {
     (offset.is_multiple_of(FUNCTION_STRIDE) && found.entry).then_some(func)
 }
 
-/// Launches the kernel described by a buffer of [`Warp::parameter_buffer`].
-fn launch(env: &Env<'_>, parameters: u64, tail: bool) -> Result<Answer, Fault> {
-    let Some(buffer) = parameters.checked_sub(HEADER).filter(|_| parameters != 0) else {
+/// Launches the kernel that a buffer of [`described_buffer`] describes.
+fn launch_described(env: &Env<'_>, parameters: u64, stream: u64) -> Result<Answer, Fault> {
+    let Some(buffer) = parameters.checked_sub(HEADER) else {
         return Ok(Err(INVALID_VALUE));
     };
     let word = |at: u64| env.memory.load(buffer + at, 4).map(|word| word as u32);
     let sides = |at: u64| Some([word(at)?, word(at + 4)?, word(at + 8)?]);
     let read = || {
-        Some((
-            env.memory.load(buffer, 8)?,
-            sides(GRID)?,
-            sides(BLOCK)?,
-            word(SHARED)?,
-        ))
+        Some(Shape {
+            function: env.memory.load(buffer, 8)?,
+            grid: sides(GRID)?,
+            block: sides(BLOCK)?,
+            shared: word(SHARED)?,
+        })
     };
-    let Some((function, grid, block, shared)) = read() else {
-        return Ok(Err(INVALID_VALUE));
-    };
-    let Some(index) = kernel_at(env, function) else {
+    match read() {
+        Some(shape) => launch(env, &shape, buffer, parameters, stream),
+        None => Ok(Err(INVALID_VALUE)),
+    }
+}
+
+/// Launches a kernel, and frees the buffer in which its parameters lie.
+fn launch(
+    env: &Env<'_>,
+    shape: &Shape,
+    buffer: u64,
+    parameters: u64,
+    stream: u64,
+) -> Result<Answer, Fault> {
+    let Some(index) = kernel_at(env, shape.function) else {
         return Ok(Err(INVALID_FUNCTION));
     };
     let func = env
         .program
         .funcs
         .get(index)
-        .ok_or(Fault::InvalidTarget(function))?;
+        .ok_or(Fault::InvalidTarget(shape.function))?;
     if let Some(refusal) = func.refused.as_deref() {
         return Err(Fault::Refused(refusal.clone()));
     }
     let mut bytes = vec![0; func.param_bytes as usize];
-    let read = env.memory.read(parameters, &mut bytes);
-    if !env.grid.device.heaps.give_back(env.memory, buffer) || !read {
-        return Ok(Err(INVALID_VALUE));
+    // A kernel without parameters needs no buffer.
+    if buffer != 0 || !bytes.is_empty() {
+        let read = env.memory.read(parameters, &mut bytes);
+        if !env.grid.device.heaps.give_back(env.memory, buffer) || !read {
+            return Ok(Err(INVALID_VALUE));
+        }
     }
-    if func.threads(grid, block).is_none() {
+    if func.threads(shape.grid, shape.block).is_none() {
         return Ok(Err(INVALID_CONFIGURATION));
     }
     let child = Child::Kernel {
         func: index,
-        grid,
-        block,
-        shared,
+        grid: shape.grid,
+        block: shape.block,
+        shared: shape.shared,
         parameters: bytes,
     };
-    Ok(add(env, tail, true, child))
+    Ok(add(env, stream == TAIL_LAUNCH, true, child))
 }
 
 /// One row.

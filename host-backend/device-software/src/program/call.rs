@@ -27,10 +27,14 @@ pub enum CallTarget {
 /// with `__cudaCDP2`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuntimeCall {
-    /// `GetParameterBufferV2(kernel, grid, block, shared)`.
+    /// `GetParameterBuffer(alignment, size)`, for [`Self::LaunchDevice`].
     GetParameterBuffer,
-    /// `LaunchDeviceV2(buffer, stream)`.
-    Launch,
+    /// `LaunchDevice(kernel, buffer, grid, block, shared, stream)`, as libraries call it.
+    LaunchDevice,
+    /// `GetParameterBufferV2(kernel, grid, block, shared)`, for [`Self::LaunchDeviceV2`].
+    GetParameterBufferV2,
+    /// `LaunchDeviceV2(buffer, stream)`: what the compiler writes for `<<<>>>`.
+    LaunchDeviceV2,
     /// `MemcpyAsync(to, from, size, kind, stream)`.
     Copy,
     /// `MemsetAsync(to, value, size, stream)`.
@@ -80,10 +84,12 @@ impl RuntimeCall {
         let name = name.strip_prefix("__cudaCDP2")?;
         let name = name.strip_suffix("_ptsz").unwrap_or(name);
         let (call, takes): (Self, &'static [u32]) = match name {
+            "GetParameterBuffer" => return Some((Self::GetParameterBuffer, &[8, 8], &[8])),
             "GetParameterBufferV2" => {
-                return Some((Self::GetParameterBuffer, &[8, 12, 12, 4], &[8]));
+                return Some((Self::GetParameterBufferV2, &[8, 12, 12, 4], &[8]));
             }
-            "LaunchDeviceV2" => (Self::Launch, &[8, 8]),
+            "LaunchDevice" => (Self::LaunchDevice, &[8, 8, 12, 12, 4, 8]),
+            "LaunchDeviceV2" => (Self::LaunchDeviceV2, &[8, 8]),
             "MemcpyAsync" => (Self::Copy, &[8, 8, 8, 4, 8]),
             "MemsetAsync" => (Self::Fill, &[8, 4, 8, 8]),
             "Memcpy2DAsync" => (Self::CopyRows, &[8, 8, 8, 8, 8, 8, 4, 8]),
@@ -118,14 +124,22 @@ impl RuntimeCall {
     pub fn launches(self) -> bool {
         matches!(
             self,
-            Self::Launch | Self::Copy | Self::Fill | Self::CopyRows | Self::FillRows
+            Self::LaunchDevice
+                | Self::LaunchDeviceV2
+                | Self::Copy
+                | Self::Fill
+                | Self::CopyRows
+                | Self::FillRows
         )
     }
 
     /// Whether it uses the module's heap.
     #[must_use]
     pub fn uses_heap(self) -> bool {
-        matches!(self, Self::GetParameterBuffer | Self::Malloc | Self::Free)
+        matches!(
+            self,
+            Self::GetParameterBuffer | Self::GetParameterBufferV2 | Self::Malloc | Self::Free
+        )
     }
 }
 

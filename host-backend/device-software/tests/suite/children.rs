@@ -101,6 +101,63 @@ fn what_a_kernel_wrote_into_its_buffer_is_checked() {
     }
 }
 
+/// A kernel that takes an aligned buffer for the parameters of a kernel and launches that.
+/// `body` fills or replaces the buffer in %buffer.
+fn undescribed(alignment: &str, kernel: &str, body: &str) -> String {
+    let text = program("");
+    format!(
+        "{text}
+.extern .func (.param .b64 r) __cudaCDP2GetParameterBuffer(.param .b64 a, .param .b64 s);
+.extern .func (.param .b32 r) __cudaCDP2LaunchDevice_ptsz(.param .b64 f, .param .b64 p,
+    .param .align 4 .b8 g[12], .param .align 4 .b8 b[12], .param .b32 s, .param .b64 t);
+.visible .entry nothing() {{ ret; }}
+.visible .entry undescribed(.param .u64 data) {{
+    .reg .b32 %r<9>; .reg .b64 %data, %buffer, %x;
+    .param .b64 func; .param .align 4 .b8 grid[12]; .param .align 4 .b8 block[12]; .param .b32 shared;
+    .param .b64 align; .param .b64 size; .param .b64 got; .param .b64 stream; .param .b32 status;
+    ld.param.u64 %data, [data];
+    st.param.b64 [align], {alignment}; st.param.b64 [size], 12;
+    call (got), __cudaCDP2GetParameterBuffer, (align, size);
+    ld.param.b64 %buffer, [got]; st.global.u64 [%data+32], %buffer;
+    {body}
+    mov.u64 %x, {kernel}; st.param.b64 [func], %x;
+    st.param.b32 [grid], 1; st.param.b32 [grid+4], 2; st.param.b32 [grid+8], 3;
+    st.param.b32 [block], 5; st.param.b32 [block+4], 7; st.param.b32 [block+8], 1;
+    st.param.b32 [shared], 0; st.param.b64 [got], %buffer; st.param.b64 [stream], 0;
+    call (status), __cudaCDP2LaunchDevice_ptsz, (func, got, grid, block, shared, stream);
+    ld.param.b32 %r1, [status]; st.global.u32 [%data+8], %r1; ret; }}"
+    )
+}
+
+#[test]
+fn a_library_launches_a_kernel_with_a_buffer_of_its_own() {
+    let run = |alignment: &str, kernel: &str, body: &str| {
+        let mut gpu = Gpu::new();
+        let f = gpu.kernel(&undescribed(alignment, kernel, body), "undescribed");
+        let base = gpu.arena;
+        gpu.put32(0, &[0; 12]);
+        gpu.launch(&f, [1, 1, 1], [1, 1, 1], &[Arg::P(base)])
+            .unwrap();
+        gpu.get32(0, 12)
+    };
+    let fill = "st.u64 [%buffer], %data; st.u32 [%buffer+8], 3;";
+    for alignment in [1, 64, 4096] {
+        let words = run(&alignment.to_string(), "count", fill);
+        assert_eq!(words[..3], [3 * 6 * 35, 0, 0], "{alignment}");
+        assert!(words[8] != 0 && words[8] % alignment == 0, "{words:?}");
+    }
+    // No power of two, and more than there is: no buffer.
+    for alignment in ["0", "48", "0x8000000000000000"] {
+        assert_eq!(run(alignment, "nothing", "")[8..10], [0, 0], "{alignment}");
+    }
+    // A kernel without parameters needs none.
+    assert_eq!(run("0", "nothing", "")[2], 0);
+    // cudaErrorInvalidValue: no buffer, no beginning of one; cudaErrorInvalidDeviceFunction.
+    assert_eq!(run("64", "count", "mov.u64 %buffer, 0;")[2], 1);
+    assert_eq!(run("64", "count", "add.u64 %buffer, %buffer, 16;")[2], 1);
+    assert_eq!(run("64", "77", "")[2], 98);
+}
+
 /// A kernel that fills rows and copies rows from there, writing both statuses, besides one
 /// that calls an unsupported function.
 fn rows([pitch, width, rows]: [u64; 3]) -> String {
