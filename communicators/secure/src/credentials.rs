@@ -4,10 +4,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use paragpu_config::files;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{cipher_suite, default_provider};
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
@@ -157,8 +158,9 @@ fn refused<'a>(
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let list = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+    let (_, text) = files::read(path).map_err(|error| error.to_string())?;
+    let list = CertificateDer::pem_slice_iter(&text)
+        .collect::<Result<Vec<_>, _>>()
         .map_err(|error| error.to_string())?;
     if list.is_empty() {
         return Err("it contains no certificate in PEM format".into());
@@ -170,29 +172,33 @@ fn authorities(files: &Files<'_>) -> Result<RootCertStore, CertificateError> {
     let failed = refused(files, "ca", files.ca);
     let mut roots = RootCertStore::empty();
     for certificate in certificates(files.ca).map_err(|reason| failed(&reason))? {
+        #[cfg(feature = "identity")]
+        crate::identity::check_authority(&certificate).map_err(|reason| failed(&reason))?;
         roots.add(certificate).map_err(|error| failed(&error))?;
     }
     Ok(roots)
 }
 
-fn private_key(files: &Files<'_>) -> Result<PrivateKeyDer<'static>, CertificateError> {
-    let failed = refused(files, "key", files.key);
+fn private_key(named: &Files<'_>) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    let failed = refused(named, "key", named.key);
     let user = rustix::process::geteuid().as_raw();
-    let status = std::fs::metadata(files.key).map_err(|error| failed(&error))?;
-    if status.mode() & 0o077 != 0 && !files.key_shared {
+    let (status, text) = files::read(named.key).map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => failed(&format!(
+            "{error}: this program's user ({user}) must be its owner"
+        )),
+        _ => failed(&error),
+    })?;
+    if status.mode() & 0o077 != 0 && !named.key_shared {
         let ours = status.uid() == user || user == 0;
         return Err(failed(&match ours {
             true => "other users may read it: run chmod 600".to_owned(),
             false => format!("other users may read it: run chown {user} and chmod 600"),
         }));
     }
-    let file = std::fs::File::open(files.key).map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => failed(&format!(
-            "{error}: this program's user ({user}) must be its owner"
-        )),
-        _ => failed(&error),
-    })?;
-    PrivateKeyDer::from_pem_reader(file).map_err(|error| failed(&error))
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+        pem::Error::NoItemsFound => failed(&"it contains no private key in PEM format"),
+        error => failed(&error),
+    })
 }
 
 #[cfg(test)]
@@ -220,6 +226,66 @@ mod tests {
             "{open}"
         );
         assert!(!refused(0o600).contains("chmod"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_the_named_one_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let until = SystemTime::now() + Duration::from_secs(3600);
+        let authority = Authority::open(&folder.path().join("authority")).unwrap();
+        let issued = authority.host(&["host".into()], until).unwrap();
+        let pipe = folder.path().join("pipe");
+        let mut command = std::process::Command::new("mkfifo");
+        assert!(command.arg(&pipe).status().unwrap().success());
+        let (ca, own) = (issued.ca.as_path(), issued.certificate.as_path());
+        let key = issued.key.as_path();
+        let sound = Files::new("tcp", ca, own, key);
+        Credentials::load(sound, KeyLifetime::Lasting).unwrap();
+        let zeros = Path::new("/dev/zero");
+        for (files, named, said) in [
+            (Files { ca: &pipe, ..sound }, "ca", "it is a pipe"),
+            (Files { ca: zeros, ..sound }, "ca", "it is a device"),
+            (Files { ca: key, ..sound }, "ca", "no certificate"),
+            (Files { ca: own, ..sound }, "ca", "is not an authority"),
+            (
+                Files {
+                    certificate: &pipe,
+                    ..sound
+                },
+                "certificate",
+                "it is a pipe",
+            ),
+            (
+                Files {
+                    key: &pipe,
+                    ..sound
+                },
+                "key",
+                "it is a pipe",
+            ),
+            (
+                Files {
+                    key: folder.path(),
+                    ..sound
+                },
+                "key",
+                "it is a directory",
+            ),
+        ] {
+            let error = Credentials::load(files, KeyLifetime::Lasting).unwrap_err();
+            let error = error.to_string();
+            let begins = error.starts_with(&format!("tcp.{named} = "));
+            assert!(begins && error.contains(said), "{error}");
+        }
+        std::fs::copy(own, pipe.with_extension("key")).unwrap();
+        let text = pipe.with_extension("key");
+        std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let error = private_key(&Files {
+            key: &text,
+            ..sound
+        })
+        .unwrap_err();
+        assert!(error.to_string().ends_with("no private key in PEM format"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
+use paragpu_config::files;
 use paragpu_protocol::{MAX_VM_NAME, is_vm_name};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -31,7 +32,8 @@ pub struct Described {
 /// # Errors
 /// One clause.
 pub fn describe(path: &Path) -> Result<Described, String> {
-    let certificate = CertificateDer::from_pem_file(path).map_err(|error| error.to_string())?;
+    let (_, text) = files::read(path).map_err(|error| error.to_string())?;
+    let certificate = CertificateDer::from_pem_slice(&text).map_err(|error| error.to_string())?;
     let (_, parsed) = X509Certificate::from_der(&certificate)
         .map_err(|error| format!("cannot be read: {error}"))?;
     let names = parsed
@@ -48,6 +50,25 @@ pub fn describe(path: &Path) -> Result<Described, String> {
         identity: Identity::of(&certificate)?,
         expires: u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0),
     })
+}
+
+/// Checks that a certificate is an authority's.
+///
+/// # Errors
+/// One clause.
+pub(crate) fn check_authority(certificate: &CertificateDer<'_>) -> Result<(), String> {
+    let (_, parsed) = X509Certificate::from_der(certificate)
+        .map_err(|error| format!("it cannot be read: {error}"))?;
+    let usage = parsed.key_usage().ok().flatten();
+    let signs = usage.is_none_or(|usage| usage.value.key_cert_sign());
+    if parsed.is_ca() && signs {
+        return Ok(());
+    }
+    Err(format!(
+        "{} is not an authority: name the file with the certificate that signed those of the other \
+         side, such as ca.pem of `paragpu certificate`",
+        parsed.subject()
+    ))
 }
 
 fn address(bytes: &[u8]) -> Option<String> {

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use paragpu_config::files;
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -96,7 +97,7 @@ impl Authority {
         let directory = directory.to_owned();
         let (ca, ca_key) = (directory.join("ca.pem"), directory.join("ca.key"));
         let key = read_key(&ca_key)?;
-        let certificate = std::fs::read_to_string(&ca).map_err(failed(&ca))?;
+        let certificate = files::read_text(&ca).map_err(failed(&ca))?;
         let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(unusable(&ca))?;
         Ok(Self {
             directory,
@@ -155,7 +156,7 @@ impl Authority {
     /// The authority's own certificate (PEM).
     pub fn certificate(&self) -> Result<String, IssueError> {
         let ca = self.directory.join("ca.pem");
-        std::fs::read_to_string(&ca).map_err(failed(&ca))
+        files::read_text(&ca).map_err(failed(&ca))
     }
 
     fn issue(
@@ -268,7 +269,7 @@ fn span<T: From<SystemTime>>(until: SystemTime) -> (T, T) {
 
 /// Reads a private key.
 fn read_key(path: &Path) -> Result<KeyPair, IssueError> {
-    let key = std::fs::read_to_string(path).map_err(failed(path))?;
+    let key = files::read_text(path).map_err(failed(path))?;
     KeyPair::from_pem(&key).map_err(unusable(path))
 }
 

@@ -99,7 +99,7 @@ fn of_host(host: &Host) -> Vec<Files<'_>> {
 /// user that it is for.
 pub fn unreadable<'a>(files: &Files<'a>) -> Option<&'a Path> {
     let closed = |path: &&Path| {
-        let opened = std::fs::File::open(path);
+        let opened = paragpu_config::files::open(path);
         opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
     };
     [files.ca, files.certificate, files.key]

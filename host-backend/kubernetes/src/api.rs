@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use paragpu_config::files;
 use serde_json::Value;
 use ureq::Agent;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
@@ -102,7 +103,7 @@ impl Api {
             .timeout_connect(Some(Duration::from_secs(5)))
             .timeout_global(Some(PATIENCE));
         if let Some(path) = &options.ca {
-            let pem = std::fs::read(path).map_err(Error::file(path))?;
+            let (_, pem) = files::read(path).map_err(Error::file(path))?;
             let items = parse_pem(&pem).filter_map(|item| match item {
                 Ok(PemItem::Certificate(certificate)) => Some(certificate.to_owned()),
                 _ => None,
@@ -123,7 +124,7 @@ impl Api {
 
     fn bearer(&self) -> Result<Option<String>, Error> {
         let read = |path: &PathBuf| {
-            let token = std::fs::read_to_string(path).map_err(Error::file(path))?;
+            let token = files::read_text(path).map_err(Error::file(path))?;
             Ok(format!("Bearer {}", token.trim()))
         };
         self.token.as_ref().map(read).transpose()

@@ -40,6 +40,7 @@
 mod configuration;
 mod error;
 mod example;
+pub mod files;
 pub mod guest;
 pub mod host;
 mod key;

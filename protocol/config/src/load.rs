@@ -15,6 +15,7 @@ use toml::de::{DeTable, ValueDeserializer};
 use toml::{Table, Value};
 
 use crate::configuration::from_layer;
+use crate::files;
 use crate::key::{Key, NAME};
 use crate::nearest::nearest;
 use crate::setting::sentence;
@@ -277,7 +278,7 @@ impl<T: Configuration> Reader<T> {
     }
 
     fn file(&mut self, path: &Path, required: bool) -> Result<(), Error> {
-        let text = match std::fs::read_to_string(path) {
+        let text = match files::read_text(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !required => {
                 return Ok(());
             }
