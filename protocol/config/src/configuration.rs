@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 
 use confique::meta::{Field, FieldKind, Meta};
 use confique::{Config, Layer};
@@ -56,6 +57,24 @@ impl Conflict {
             required_by: Some(key.to_owned()),
             ..self
         }
+    }
+}
+
+/// Maximum number of bytes of a unix socket's path.
+const MAX_SOCKET: usize = 107;
+
+/// Checks that a socket can have this path.
+pub(crate) fn check_socket(key: &str, path: &Path) -> Result<(), Conflict> {
+    let length = path.as_os_str().len();
+    match length > MAX_SOCKET {
+        true => Err(Conflict::new(
+            key.to_owned(),
+            format!(
+                "is a path of {length} bytes, and that of a socket has at most {MAX_SOCKET}: choose a \
+                 shorter one"
+            ),
+        )),
+        false => Ok(()),
     }
 }
 

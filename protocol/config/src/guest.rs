@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use confique::Config;
 use serde::Serialize;
 
-use crate::configuration::{Conflict, defaults};
+use crate::configuration::{Conflict, check_socket, defaults};
 use crate::setting::{absolute, between};
 use crate::{Address, Communicator, Configuration, Error, Level, Loaded, Size, Sources, Spin};
 
@@ -207,6 +207,8 @@ impl Configuration for Guest {
                 "is \"vsock\", but vsock.port names no port".into(),
             ));
         }
+        check_socket("unix.socket", &self.unix.socket)?;
+        check_socket("shm.socket", &self.shm.socket)?;
         crate::tls::check(&[
             ("tcp.ca", &self.tcp.ca),
             ("tcp.certificate", &self.tcp.certificate),

@@ -453,7 +453,24 @@ fn mistakes_about_vms_are_one_sentence() {
         ),
         (
             "[daemon]\nsocket = '/a'\ncontrol = '/a'\n",
-            "main.toml:3: `daemon.control` is daemon.socket, too: give each a path of its own",
+            "main.toml:3: `daemon.control` is a socket of daemon.socket, too: give each a path of its \
+             own",
+        ),
+        (
+            "[daemon]\nsocket = '/run/a.sock'\n[metrics]\nlisten = '/run/a.devices'\n",
+            "main.toml:4: `metrics.listen` is a socket of daemon.socket, too: give each a path of its \
+             own",
+        ),
+        (
+            &format!("[daemon]\ncontrol = '/{}'\n", "x".repeat(107)),
+            "main.toml:2: `daemon.control` is a path of 108 bytes, and that of a socket has at most \
+             107: choose a shorter one",
+        ),
+        (
+            // Beside it lies the socket for device processes.
+            &format!("[daemon]\nsocket = '/{}.sock'\n", "x".repeat(101)),
+            "main.toml:2: `daemon.socket` is a path of 110 bytes, and that of a socket has at most \
+             107: choose a shorter one",
         ),
         (
             "[device]\nindices = [0, 2, 0]\n",

@@ -1,10 +1,11 @@
 //! Conflicts between values of a host's configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use super::Host;
 use crate::Endpoint;
-use crate::configuration::Conflict;
+use crate::configuration::{Conflict, check_socket};
 
 /// Checks the values together.
 pub(super) fn all(host: &Host) -> Result<(), Conflict> {
@@ -38,14 +39,38 @@ fn tcp(host: &Host) -> Result<(), Conflict> {
     Ok(())
 }
 
-/// Guests and operators have sockets of their own.
+/// Each socket has a path of its own, which is not too long.
 fn sockets(host: &Host) -> Result<(), Conflict> {
-    if host.daemon.control == host.daemon.socket {
-        let conflict = Conflict::new(
-            "daemon.control".into(),
-            "is daemon.socket, too: give each a path of its own".into(),
-        );
-        return Err(conflict.required_by("daemon.socket"));
+    let daemon = &host.daemon;
+    // Beside the socket for guests.
+    let devices = daemon.socket.with_extension("devices");
+    let metrics = match &host.metrics.listen {
+        Endpoint::Unix(path) => path.as_path(),
+        _ => Path::new(""),
+    };
+    let of_vms = host.vsock.unix.0.iter();
+    let named = [
+        ("daemon.socket", daemon.socket.as_path()),
+        ("daemon.socket", devices.as_path()),
+        ("daemon.control", daemon.control.as_path()),
+        ("lease.socket", host.lease.socket.as_path()),
+        ("metrics.listen", metrics),
+    ];
+    let mut seen = BTreeMap::new();
+    let named = named.into_iter();
+    for (key, path) in named.chain(of_vms.map(|it| ("vsock.unix", it.path.as_path()))) {
+        if path.as_os_str().is_empty() {
+            continue;
+        }
+        check_socket(key, path)?;
+        let other = seen.insert(path, key);
+        if let Some(other) = other.filter(|other| *other != key) {
+            let conflict = Conflict::new(
+                key.to_owned(),
+                format!("is a socket of {other}, too: give each a path of its own"),
+            );
+            return Err(conflict.required_by(other));
+        }
     }
     Ok(())
 }
