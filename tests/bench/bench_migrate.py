@@ -91,7 +91,7 @@ class Program:
         command = [harness.binary("paragpu"), "--control", self.here.control, "migrate"]
         number = str(self.here.sessions()[0]["id"])
         to = f"unix://{self.there.socket}"
-        command += ["--session", number, "--to", to, "-o", "json", *options]
+        command += [number, "--to", to, "-o", "json", *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
             raise Failed(done.stderr.strip())

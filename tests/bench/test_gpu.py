@@ -161,7 +161,7 @@ def move(report, stations, name, communicator, may_stay=False):
             sessions = at.sessions()
             if not report.check(sessions, f"{where}: it ended before it could move"):
                 return {}
-            order = ("migrate", "--session", str(sessions[0]["id"]), "--to", f"unix://{to.socket}", "-o", "json")
+            order = ("migrate", str(sessions[0]["id"]), "--to", f"unix://{to.socket}", "-o", "json")
             code, output, refused = ask(at, *order)
             if not report.check(code == 0 or (may_stay and re.search(" of the session (is at|has other variables)", refused)), f"{where}: {refused}") or code:
                 took.append({"refused": refused})

@@ -22,7 +22,7 @@ MIGRATIONS = int(os.environ.get("PARAGPU_TEST_MIGRATIONS", "20"))
 
 def migrate(source, socket_path, *options):
     """Orders the one session of `source` to a daemon's socket."""
-    return ask(source, "migrate", "--session", only_session(source), "--to", f"unix://{socket_path}", "-o", "json", *options)
+    return ask(source, "migrate", only_session(source), "--to", f"unix://{socket_path}", "-o", "json", *options)
 
 
 def moved(test, here, there, *options):

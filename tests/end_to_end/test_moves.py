@@ -37,7 +37,7 @@ def migrate(source, *arguments):
 
 def move(source, to, *arguments):
     """Moves the one session of a daemon."""
-    return migrate(source, "--session", only_session(source), "--to", to, *arguments)
+    return migrate(source, only_session(source), "--to", to, *arguments)
 
 
 class Proxy:
@@ -440,7 +440,7 @@ class OneHost(Sessions):
             (("--to-gpu", "7"), "there is no GPU 7"),
             (("--to", f"unix://{one.socket}"), "--to-gpu"),
         ):
-            code, _, errors = migrate(one, "--session", number, *arguments)
+            code, _, errors = migrate(one, number, *arguments)
             self.assertNotEqual(code, 0)
             self.one_sentence(errors, word)
 
@@ -454,7 +454,7 @@ class OneHost(Sessions):
         code, _, errors = ask(one, "share", number, "--weight", "30")
         self.assertEqual(code, 0, errors)
         for gpu in ("1", "0"):
-            code, done, errors = migrate(one, "--session", number, "--to-gpu", gpu)
+            code, done, errors = migrate(one, number, "--to-gpu", gpu)
             self.assertEqual(code, 0, errors)
             rounds(guest, 1)
             number = only_session(one)
@@ -468,10 +468,10 @@ class OneHost(Sessions):
         guest = self.guest(one, "shm", "steps")
         rounds(guest, 1)
         number = only_session(one)
-        code, _, errors = migrate(one, "--session", number, "--communicator", "tcp")
+        code, _, errors = migrate(one, number, "--communicator", "tcp")
         self.assertEqual(code, 0, errors)
         rounds(guest, 2)
-        code, _, errors = migrate(one, "--session", number, "--to-gpu", "1")
+        code, _, errors = migrate(one, number, "--to-gpu", "1")
         self.assertEqual(code, 1)
         self.one_sentence(errors, "window", "another daemon")
         rounds(guest, 2)
@@ -485,7 +485,7 @@ class OneHost(Sessions):
         guest = self.guest(one, "shm", "pair")
         rounds(guest, 2)
         second = [str(session["id"]) for session in one.sessions() if session["ordinal"] == 1]
-        code, _, errors = migrate(one, "--session", *second, "--to", f"unix://{two.socket}")
+        code, _, errors = migrate(one, *second, "--to", f"unix://{two.socket}")
         self.assertEqual(code, 0, errors + two.log())
         rounds(guest, 3)
         eventually(lambda: len(one.sessions()) == 1, "one is left")
@@ -552,16 +552,16 @@ class OneHost(Sessions):
         rounds(guest, 1)
         number = only_session(one)
         for communicator in ("unix", "shm", "tcp"):
-            code, _, errors = migrate(one, "--session", number, "--communicator", communicator)
+            code, _, errors = migrate(one, number, "--communicator", communicator)
             self.assertEqual(code, 0, errors)
             rounds(guest, 2)
             self.assertEqual([session["communicator"] for session in one.sessions()], [communicator])
         for communicator, word in (("tcp", "already"), ("vsock", "vsock.port"), ("smoke", "is not a communicator")):
-            code, _, errors = migrate(one, "--session", number, "--communicator", communicator)
+            code, _, errors = migrate(one, number, "--communicator", communicator)
             self.assertNotEqual(code, 0)
             self.one_sentence(errors, word)
         # Its device file is not there.
-        code, _, errors = migrate(one, "--session", number, "--communicator", "pci")
+        code, _, errors = migrate(one, number, "--communicator", "pci")
         self.assertNotEqual(code, 0)
         self.one_sentence(errors, "/dev/paragpu0")
         rounds(guest, 2)
@@ -670,7 +670,7 @@ class OneHost(Sessions):
             return json.loads(ask(one, "status", "-o", "json")[1])["devices"]
 
         eventually(lambda: len(gpus()) == 2, "the GPUs are found")
-        code, _, errors = migrate(one, "--session", number, "--to-gpu", "1")
+        code, _, errors = migrate(one, number, "--to-gpu", "1")
         self.assertEqual(code, 0, errors)
         rounds(guest, 2)
         (moved,) = one.sessions()

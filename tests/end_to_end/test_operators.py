@@ -255,7 +255,7 @@ class Operator(threading.Thread):
     def move(self, host):
         """One session."""
         if session := self.session(host):
-            self.order(host, "migrate", "--session", session["id"], *self.place(), "-o", "json")
+            self.order(host, "migrate", session["id"], *self.place(), "-o", "json")
 
     def move_vm(self, host):
         """All sessions of a VM, together."""
@@ -270,7 +270,7 @@ class Operator(threading.Thread):
         """A session that is ended while it moves."""
         if session := self.session(host):
             self.excuse(session, "it was ended while it moved")
-            order = (host, "migrate", "--session", session["id"], *self.place())
+            order = (host, "migrate", session["id"], *self.place())
             move = threading.Thread(target=self.order, args=order)
             move.start()
             self.order(host, "end", session["id"])
@@ -373,7 +373,7 @@ class Operator(threading.Thread):
         self.order(host, "end", 999_999)
         self.order(host, "share", 999_999, "--weight", 5)
         self.order(host, "migrate", "--vm", "nobody", "--to-gpu", 0)
-        self.order(host, "migrate", "--session", 999_999, "--to", "unix:///nowhere")
+        self.order(host, "migrate", 999_999, "--to", "unix:///nowhere")
         self.order(host, "restore", self.field.folder)
 
 

@@ -137,7 +137,7 @@ class Orders(Held):
         self.release(guest)
         guest.send_signal(signal.SIGSTOP)
         proxy.cut()
-        move = ("migrate", "--session", number)
+        move = ("migrate", number)
         for order in (("checkpoint", number, self.states), (*move, "--to-gpu", "1"), (*move, "--communicator", "shm")):
             with self.subTest(order):
                 code, _, errors = ask(daemon, *order)
@@ -161,7 +161,7 @@ class Orders(Held):
             with self.subTest(place):
                 guest, number = self.waiting(daemon, PARAGPU_UNIX_SOCKET=proxy.address)
                 results = []
-                move = lambda: results.append(ask(daemon, "migrate", "--session", number, *place))
+                move = lambda: results.append(ask(daemon, "migrate", number, *place))
                 thread = threading.Thread(target=move)
                 thread.start()
                 eventually(lambda: self.session(daemon, number)["activity"] == "moving", "the move begins")
@@ -176,7 +176,7 @@ class Orders(Held):
                 self.assertEqual(self.session(daemon, number)["device"], "software:0")
                 guest.send_signal(signal.SIGCONT)
                 self.release(guest)
-                moves = lambda: ask(daemon, "migrate", "--session", number, "--to-gpu", "1")[0] == 0
+                moves = lambda: ask(daemon, "migrate", number, "--to-gpu", "1")[0] == 0
                 eventually(moves, "it moves once its program is back")
 
     def test_the_end_of_an_earlier_daemons_order_is_not_that_of_a_new_one(self):

@@ -81,7 +81,7 @@ class Peers(unittest.TestCase):
         program = self.start(here, "deviceGraphs", "--apart", "--seconds", SECONDS)
         sessions = [session["id"] for session in here.sessions()]
         for session in sessions:
-            code, moved, errors = migrate(here, "--session", str(session), "--to", f"unix://{there.socket}")
+            code, moved, errors = migrate(here, str(session), "--to", f"unix://{there.socket}")
             self.assertEqual(code, 0, f"{moved} {errors}\n{here.log()}\n{there.log()}")
         output, _ = program.communicate(timeout=60)
         self.assertEqual(program.returncode, 0, output)

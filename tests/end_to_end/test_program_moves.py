@@ -39,7 +39,7 @@ class ProgramMoves(unittest.TestCase):
                 session = next((one["id"] for one in here.sessions() if one["guest_pid"] == program.pid), None)
                 if session is None:
                     continue
-                code, report, errors = migrate(here, "--session", str(session), "--to", f"unix://{there.socket}")
+                code, report, errors = migrate(here, str(session), "--to", f"unix://{there.socket}")
                 if code:
                     # It may have ended meanwhile, and then no reason else is right.
                     output, _ = program.communicate(timeout=100)

@@ -34,7 +34,7 @@ class Restored(TwoHosts):
         number, (session,) = only_session(self.one), self.one.sessions()
         here, there = f"unix://{self.two.socket}", far(self.two)
         for order in ((number, here), (number, there), (number, here, "--communicator", "shm")):
-            code, _, errors = migrate(self.one, "--session", order[0], "--to", *order[1:])
+            code, _, errors = migrate(self.one, order[0], "--to", *order[1:])
             self.assertEqual(code, 1)
             self.one_sentence(errors, order[1], *words)
         code, moved, errors = migrate(self.one, "--vm", session["vm"], "--to", here)

@@ -85,7 +85,7 @@ class Shared(Pair):
             self.assertEqual(tell(process, "free"), "freed")
         back = self.to(here)
         for session in there.sessions():
-            code, _, errors = migrate(there, "--session", str(session["id"]), *back)
+            code, _, errors = migrate(there, str(session["id"]), *back)
             self.assertEqual(code, 0, errors)
 
     def test_exported_memory_is_mapped_at_other_addresses(self):
@@ -114,7 +114,7 @@ class Shared(Pair):
     def test_alone_they_stay(self):
         owner, (taker,), _ = self.sharers(("unix",))
         for session in self.one.sessions():
-            code, _, errors = migrate(self.one, "--session", str(session["id"]), *self.to(self.two))
+            code, _, errors = migrate(self.one, str(session["id"]), *self.to(self.two))
             self.assertNotEqual(code, 0)
             self.assertIn("moves together", errors)
             code, _, errors = ask(self.one, "checkpoint", str(session["id"]), os.path.join(self.one.folder.name, "no"))

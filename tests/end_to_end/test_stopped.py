@@ -37,7 +37,7 @@ class Stopped(Held):
         vm = two.sessions()[0]["vm"]
         orders = (
             (one, "checkpoint", numbers[0], self.states),
-            (one, "migrate", "--session", numbers[1], "--to-gpu", "1"),
+            (one, "migrate", numbers[1], "--to-gpu", "1"),
             (two, "migrate", "--vm", vm, "--to-gpu", "1", "-o", "json"),
         )
         with ThreadPoolExecutor() as pool:

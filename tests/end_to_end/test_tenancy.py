@@ -215,7 +215,7 @@ class Tenancy(unittest.TestCase):
         read_until(guest, "refused")
         for gpu in (1, 0):
             (session,) = daemon.sessions()
-            paragpu(daemon, "migrate", "--session", str(session["id"]), "--to-gpu", str(gpu))
+            paragpu(daemon, "migrate", str(session["id"]), "--to-gpu", str(gpu))
             eventually(lambda: len(daemon.sessions()) == 1, "the source is over")
             (session,) = daemon.sessions()
             self.assertEqual(session["device"], f"software:{gpu}")

@@ -227,7 +227,7 @@ class Attempts(unittest.TestCase):
 
         between = Between(self.two.socket, step, happen)
         code, _, errors = ask(
-            self.one, "migrate", "--session", only_session(self.one), "--to", f"unix://{between.path}", "-o", "json"
+            self.one, "migrate", only_session(self.one), "--to", f"unix://{between.path}", "-o", "json"
         )
         between.close()
         self.assertTrue(between.met, f"no such step: {errors}")
@@ -262,7 +262,7 @@ class TransferFaults(Attempts):
         guest = end_with(self, start(self.one, "unix", "spin"))
         read_until(guest, "spinning")
         code, _, errors = ask(
-            self.one, "migrate", "--session", only_session(self.one), "--to", f"unix://{self.two.socket}", "-o", "json"
+            self.one, "migrate", only_session(self.one), "--to", f"unix://{self.two.socket}", "-o", "json"
         )
         self.assertNotEqual(code, 0)
         self.assertIn("still had work", errors)
@@ -278,11 +278,11 @@ class TransferFaults(Attempts):
         second = []
 
         def again():
-            second.append(ask(self.one, "migrate", "--session", number, "--to", f"unix://{self.two.socket}", "-o", "json"))
+            second.append(ask(self.one, "migrate", number, "--to", f"unix://{self.two.socket}", "-o", "json"))
             return True
 
         between = Between(self.two.socket, "objects", again)
-        code, _, errors = ask(self.one, "migrate", "--session", number, "--to", f"unix://{between.path}", "-o", "json")
+        code, _, errors = ask(self.one, "migrate", number, "--to", f"unix://{between.path}", "-o", "json")
         between.close()
         self.assertEqual(code, 0, errors)
         ((refused, _, reason),) = second

@@ -184,7 +184,7 @@ class Versions(unittest.TestCase):
         other = self.peer("other", refuse)
         session = wire.Session(daemon.socket)
         number = str(session.welcome["session"])
-        said = self.paragpu("--control", daemon.control, "migrate", "--session", number, "--to", f"unix://{other}")
+        said = self.paragpu("--control", daemon.control, "migrate", number, "--to", f"unix://{other}")
         self.named(said)
         # The first bytes say who asks, in every version.
         self.assertEqual(hellos[0][:14], wire.MAGIC + version(wire.VERSION))

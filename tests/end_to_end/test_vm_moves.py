@@ -168,7 +168,7 @@ class VmMoves(unittest.TestCase):
         # lost with it.
         pid = guest.wait_for("^@pageable is ([0-9]+)$").group(1)
         session = next(str(session["id"]) for session in daemon.sessions() if str(session["guest_pid"]) == pid)
-        self.order(daemon, "--to", f"tcp://{other.addresses['migration']}", of=("--session", session))
+        self.order(daemon, "--to", f"tcp://{other.addresses['migration']}", of=(session,))
         self.assert_over(other, "tcp")
         guest.goes_on(*KINDS)
         self.finish(guest, losers=("pinned",))

@@ -120,7 +120,7 @@ class Windows(TwoHosts):
                 # a socket of their own, and then to the other daemon.
                 for communicator in ("unix", "shm"):
                     number = only_session(here)
-                    code, _, errors = migrate(here, "--session", number, "--communicator", communicator)
+                    code, _, errors = migrate(here, number, "--communicator", communicator)
                     self.assertEqual(code, 0, errors + here.log())
                     self.goes_on(guest, name)
                 code, _, errors = move(here, f"unix://{there.socket}")

@@ -55,7 +55,7 @@ def moved(case, options):
                 if session is None:
                     break
                 to_gpu = ["--to-gpu", str((turn + 1) % 2)] if options.between_gpus else []
-                what = ["--vm", session["vm"]] if file in PAIRED else ["--session", str(session["id"])]
+                what = ["--vm", session["vm"]] if file in PAIRED else [str(session["id"])]
                 took.append(ordered(at, what, to, to_gpu))
                 if "refused" in took[-1]:
                     say(f"{case}: move {turn + 1}: {took[-1]['refused']}\n{at.log()[-3000:]}\n{to.log()[-3000:]}")

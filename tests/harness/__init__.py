@@ -139,7 +139,7 @@ class Daemon:
 
     def migrate(self, session, to, *options, timeout=120):
         """Moves a session; returns the output of `paragpu migrate`."""
-        order = ["migrate", "--session", str(session), "--to", to, *options]
+        order = ["migrate", str(session), "--to", to, *options]
         command = [binary("paragpu"), "--control", self.control, *order, "-o", "json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
         if done.returncode != 0:

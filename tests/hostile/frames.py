@@ -240,7 +240,7 @@ def bells_that_a_guest_fills(field):
         pass
     struct.pack_into("<I", guest.region, guest.BACK_WAITS, 1)
     guest.call("Ping", value=1)
-    moved = paragpu(field, "migrate", "--session", str(session["id"]), "--to-gpu", "1", timeout=60)
+    moved = paragpu(field, "migrate", str(session["id"]), "--to-gpu", "1", timeout=60)
     expect(moved is not None, "an order to the session never ends")
     until("answered", lambda: field.daemon.sessions() is not None)
     return 401

@@ -92,7 +92,7 @@ def guests_that_stay_with_an_endless_reason(field):
         with harness.Daemon(*arguments) as other:
             session = field.session(field.tcp, context=guest)
             session.call("Ping", value=1)
-            order = ["migrate", "--session", str(session.welcome["session"]), "--to", f"tcp://{other.addresses['migration']}"]
+            order = ["migrate", str(session.welcome["session"]), "--to", f"tcp://{other.addresses['migration']}"]
             command = [harness.binary("paragpu"), "--control", field.daemon.control, *order]
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as moves:
                 try:
@@ -154,7 +154,7 @@ def destinations_that_refuse_at_length(field):
             time.sleep(PATIENCE)
 
         with destination(folder, answer) as url:
-            moved = paragpu(field, "migrate", "--session", str(session.welcome["session"]), "--to", url, timeout=PATIENCE)
+            moved = paragpu(field, "migrate", str(session.welcome["session"]), "--to", url, timeout=PATIENCE)
         expect(moved is not None and moved.returncode != 0, "the move does not end")
         expect("xxx" in moved.stderr and len(moved.stderr) < 4096, f"its reason is {moved.stderr[:4096]}")
         takes_orders(field, session)
@@ -175,7 +175,7 @@ def destinations_that_answer_slowly(field):
 
         with destination(folder, answer) as url:
             over = {}
-            order = ["migrate", "--session", str(session.welcome["session"]), "--to", url]
+            order = ["migrate", str(session.welcome["session"]), "--to", url]
             thread = threading.Thread(target=lambda: over.update(done=paragpu(field, *order, timeout=60)))
             thread.start()
             expect(begun.wait(PATIENCE), "the move does not begin")

@@ -194,7 +194,7 @@ def windows_that_change_while_they_move(field):
             writer = threading.Thread(target=scribble)
             writer.start()
             try:
-                order = ("migrate", "--session", str(guest.welcome["session"]), "--to", f"unix://{other.socket}")
+                order = ("migrate", str(guest.welcome["session"]), "--to", f"unix://{other.socket}")
                 done = paragpu(field, *order, timeout=60)
                 expect(done is not None, "a move does not end")
             finally:

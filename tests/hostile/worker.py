@@ -207,7 +207,7 @@ def a_worker_that_moves_as_another(field):
             with compromised(field, IMPOSTOR.replace("FRAME", first.hex()), "--set=software.devices=2"):
                 session = field.session()
                 for to in (("--to-gpu", "1"), ("--to", f"unix://{other.daemon.socket}")):
-                    done = paragpu(field, "migrate", "--session", str(session.welcome["session"]), *to, timeout=60)
+                    done = paragpu(field, "migrate", str(session.welcome["session"]), *to, timeout=60)
                     expect(done is not None and done.returncode != 0, f"the session moves: {done}")
                     for daemon in (field.daemon, other.daemon):
                         log = daemon.log()

@@ -219,6 +219,8 @@ pub enum Command {
     /// continues at the source, and this command reports why. Interrupting this
     /// command (Ctrl-C) does not cancel the move.
     ///
+    /// One session to another GPU of this host:  paragpu migrate 7 --to-gpu 1
+    ///
     /// Drain GPU 0 of this host:  paragpu migrate --gpu 0 --to-gpu 1
     ///
     /// Follow a VM to its new host:  paragpu migrate --vm web1 --to
@@ -360,8 +362,8 @@ pub enum Command {
 /// The sessions to move, and their destination.
 #[derive(Debug, clap::Args)]
 pub struct Migrate {
-    /// Move this session, by its number in `paragpu list`.
-    #[arg(long, value_name = "ID", group = "which", add = Candidates::new(completions::sessions))]
+    /// The session's number in `paragpu list`.
+    #[arg(group = "which", add = Candidates::new(completions::sessions))]
     pub session: Option<u64>,
     /// Move all sessions of this VM: all arrive, or all stay.
     #[arg(long, value_name = "NAME", group = "which", add = Candidates::new(completions::vms))]

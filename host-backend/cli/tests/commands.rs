@@ -332,10 +332,7 @@ fn sessions_are_moved_by_number_or_by_their_vm() {
     let directory = tempfile::tempdir().unwrap();
     let server = daemon(directory.path(), 5, None);
     let to = ["--to", "unix:///other/paragpud.sock"];
-    let moved = paragpu(
-        directory.path(),
-        &["migrate", "--session", "12", to[0], to[1]],
-    );
+    let moved = paragpu(directory.path(), &["migrate", "12", to[0], to[1]]);
     assert!(moved.status.success(), "{}", text(&moved.stderr));
     assert_eq!(
         text(&moved.stdout),
@@ -349,7 +346,7 @@ fn sessions_are_moved_by_number_or_by_their_vm() {
     assert_eq!(done[1]["error"], "it is busy");
     assert!(!moved.status.success());
     // One session that does not move.
-    let stays = ["migrate", "--session", "13", to[0], to[1], "-o", "json"];
+    let stays = ["migrate", "13", to[0], to[1], "-o", "json"];
     let stays = paragpu(directory.path(), &stays);
     let done: serde_json::Value = serde_json::from_slice(&stays.stdout).unwrap();
     assert_eq!(done["answer"], "error");
@@ -364,9 +361,9 @@ fn sessions_are_moved_by_number_or_by_their_vm() {
     assert!(text(&moved.stdout).ends_with("session 2 of blue did not move: it is busy\n"));
     server.join().unwrap();
     for wrong in [
-        &["migrate", "--session", "12"][..],
+        &["migrate", "12"][..],
         &["migrate", "--to", "/a"],
-        &["migrate", "--session", "12", "--vm", "blue", "--to", "/a"],
+        &["migrate", "12", "--vm", "blue", "--to", "/a"],
     ] {
         assert_eq!(paragpu(directory.path(), wrong).status.code(), Some(2));
     }

@@ -88,7 +88,7 @@ fn what_the_host_has_is_completed() {
         &["end", ""][..],
         &["share", ""],
         &["checkpoint", "1"],
-        &["migrate", "--session", ""],
+        &["migrate", ""],
     ];
     let server = daemon(directory.path(), lines.len() + 4);
     for words in lines {
