@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use crate::Error;
 use crate::channel::{Channel, Phase, Shared, Target};
 use crate::eventfd::EventFd;
+use crate::guard::Guard;
 use crate::ivshmem::{Descriptors, Hypervisor};
 use crate::layout::Layout;
 use crate::rings::duplicate;
@@ -65,11 +66,15 @@ impl Device {
     pub fn new(
         socket: UnixStream,
         protocol: Protocol,
-        layout: Layout,
-        generation: u32,
+        (layout, generation): (Layout, u32),
+        guard: Option<&Arc<Guard>>,
     ) -> Result<Self, Error> {
         let window = Window::new(layout, generation)?;
         let interrupt = EventFd::new()?;
+        // Before the hypervisor is served, which may give another interrupt.
+        if let Some(guard) = guard {
+            guard.hold(window.as_fd(), layout, &interrupt);
+        }
         let control = EventFd::new()?;
         let channels = (0..layout.channel_count)
             .map(|number| Channel::new(&window, number))
@@ -89,6 +94,7 @@ impl Device {
                         .collect::<Result<_, _>>()?,
                     control: control.duplicate()?,
                     memory,
+                    guard: guard.cloned(),
                 };
                 let interrupt = interrupt.duplicate()?;
                 Link::VfioUser(vfio_user::Client::serve(socket, ends, interrupt)?)
@@ -105,12 +111,6 @@ impl Device {
             },
             throttle: Throttle::new(Instant::now()),
         })
-    }
-
-    /// What its guard holds: the window, and the interrupt.
-    #[must_use]
-    pub fn guarded(&self) -> (&Window, &EventFd) {
-        (&self.shared.window, &self.shared.interrupt)
     }
 
     /// Adds to `list` all descriptors that this device waits for.

@@ -54,15 +54,16 @@ impl Guard {
         started().inspect_err(warn).ok()
     }
 
-    /// Lets it guard this device instead of an earlier one.
-    pub fn hold(&self, window: &Window, interrupt: &EventFd) {
+    /// Lets it guard this device instead of an earlier one, or this one with another interrupt,
+    /// which must reach the guest without this process.
+    pub fn hold(&self, window: BorrowedFd<'_>, layout: Layout, interrupt: &EventFd) {
         let Layout {
             window_size,
             channel_count,
             channel_offset,
             channel_size,
             list_offset,
-        } = window.layout();
+        } = layout;
         let words = [
             window_size,
             channel_count.into(),
@@ -71,7 +72,7 @@ impl Guard {
             list_offset,
         ];
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
-        self.send(&bytes, &[window.as_fd(), interrupt.as_fd()]);
+        self.send(&bytes, &[window, interrupt.as_fd()]);
     }
 
     /// Lets it guard nothing: the hypervisor has disconnected.

@@ -1,6 +1,7 @@
 //! The event loop of the process. It blocks only in poll.
 
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,7 +31,7 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
     let listener = Listener::bind(&settings.socket, settings.socket_mode)?;
     let mut service = Service {
         settings,
-        guard: Guard::start(&settings.vm),
+        guard: Guard::start(&settings.vm).map(Arc::new),
         listener,
         stop: stop_signal()?,
         device: None,
@@ -52,7 +53,7 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
 
 struct Service<'a> {
     settings: &'a Settings,
-    guard: Option<Guard>,
+    guard: Option<Arc<Guard>>,
     listener: Listener,
     /// Readable once the process must end.
     stop: UnixStream,
@@ -86,7 +87,7 @@ impl Service<'_> {
             if !device.handle(source, target, now) {
                 tracing::info!(vm = self.settings.vm, "the hypervisor has disconnected");
                 self.device = None;
-                self.guard.iter().for_each(Guard::drop_device);
+                self.drop_guarded();
             }
         }
         if let Some(device) = &mut self.device {
@@ -154,21 +155,25 @@ impl Service<'_> {
         let mut device = Device::new(
             socket,
             self.settings.protocol,
-            self.settings.layout,
-            self.generation,
+            (self.settings.layout, self.generation),
+            self.guard.as_ref(),
         )?;
         let target = Target {
             vm: &self.settings.vm,
             daemon: &self.settings.daemon,
         };
         if device.handle(Polled::Hypervisor, target, Instant::now()) {
-            if let Some(guard) = &self.guard {
-                let (window, interrupt) = device.guarded();
-                guard.hold(window, interrupt);
-            }
             self.device = Some(device);
+        } else {
+            drop(device);
+            self.drop_guarded();
         }
         Ok(())
+    }
+
+    /// There is no device any more.
+    fn drop_guarded(&self) {
+        self.guard.iter().for_each(|guard| guard.drop_device());
     }
 }
 

@@ -10,7 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use common::{CHANNELS, Guest, LONG, Process, is_ready, receive};
 use paragpu_communicator_ring::guest_memory::{CHECKED, GuestMemory, List, ListError};
-use paragpu_communicator_ring::layout::list;
+use paragpu_communicator_ring::layout::{device, list};
 use paragpu_qemu_device::layout::Layout;
 use paragpu_qemu_device::layout::state::{FREE, HOST_CLOSED, OPEN, RELEASED};
 use rustix::event::{EventfdFlags, eventfd};
@@ -215,6 +215,18 @@ fn an_interrupt_that_blocks_does_not_keep_the_process() {
     client.send(SET_IRQS, &words(&[20, 1 | 1 << 5, 1, 0, 1]), None);
     // The command is executed even if the signal comes first.
     assert_eq!(process.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_guest_whose_device_process_is_killed_is_told_by_interrupt() {
+    let mut process = Process::start_with(&PROTOCOL);
+    let client = Client::connect(&process);
+    let guest = guest(&client);
+    guest.set_state(1, OPEN);
+    process.kill();
+    assert!(is_ready(&guest.interrupt, LONG), "no interrupt");
+    guest.until(1, HOST_CLOSED);
+    assert_eq!(guest.word(device::HOST_GONE as u64), 1);
 }
 
 #[test]

@@ -100,7 +100,8 @@ class VfioUser(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-test-")
         self.addCleanup(self.folder.cleanup)
         self.initramfs = os.path.join(self.folder.name, "initramfs")
-        self.daemon = self.enterContext(harness.Daemon())
+        # A program that lost its host would look for it for as long.
+        self.daemon = self.enterContext(harness.Daemon("--set=limits.reconnect=3600000"))
         self.device = vm.Device(self.daemon, "blue", protocol="vfio-user", log=os.path.join(self.folder.name, "device.log"))
         self.addCleanup(self.device.stop)
         self.kernel = vm.build_image(self.initramfs)

@@ -21,6 +21,7 @@ use super::wire::{
     irq_set_flags, pci, region_flags,
 };
 use crate::eventfd::EventFd;
+use crate::guard::Guard;
 use crate::layout::{Layout, PEER_GUEST, peer_of_channel, peer_of_control};
 
 /// Registers in BAR 0.
@@ -47,6 +48,8 @@ pub struct DeviceEnds {
     pub control: EventFd,
     /// The client's messages about the VM's memory.
     pub memory: Arc<Mutex<GuestMemory>>,
+    /// What tells the guest that this process has ended.
+    pub guard: Option<Arc<Guard>>,
 }
 
 /// One client's device.
@@ -75,6 +78,15 @@ impl Server {
     pub fn interrupt(&self) {
         if let Some(trigger) = &self.trigger {
             trigger.ring();
+        }
+    }
+
+    /// Gives the guard the guest's interrupt: nobody forwards the device's own to it once this
+    /// process has ended.
+    fn show_guard(&self) {
+        let ends = &self.ends;
+        if let Some((guard, trigger)) = ends.guard.as_ref().zip(self.trigger.as_ref()) {
+            guard.hold(ends.window.as_fd(), ends.layout, trigger);
         }
     }
 
@@ -242,6 +254,7 @@ impl Server {
             (pci::MSI, OFF, 0, 1) => self.interrupt(),
             (pci::MSI, THROUGH, 0, 1) if descriptors.len() <= 1 => {
                 self.trigger = descriptors.pop().map(EventFd::adopt).transpose()?;
+                self.show_guard();
             }
             _ => return Err(Errno::INVAL),
         }

@@ -38,6 +38,7 @@ fn server_of(memory: &Arc<Mutex<GuestMemory>>) -> (Server, Vec<EventFd>) {
         control: ends.pop().unwrap(),
         channels: ends,
         memory: Arc::clone(memory),
+        guard: None,
     };
     (Server::new(ends), bells)
 }
