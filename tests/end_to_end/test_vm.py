@@ -191,12 +191,18 @@ class Vm(unittest.TestCase):
         self.assertEqual(self.daemon.sessions(), [])
 
 
-# Opens the device until its device process, which is killed meanwhile, no longer serves it.
+# Runs a program, and opens the device until its device process, which is killed meanwhile, no longer
+# serves it.
 UNSERVED = """
-/opt/paragpu/programs/vectorAdd
+/opt/paragpu/programs/vectorAdd --seconds 10000 >/tmp/running 2>&1 &
+program=$!
+until ls -l /proc/$program/fd | grep -q paragpu0; do kill -0 $program || exit 9; sleep 0.1; done
 echo served
 while (exec 3</dev/paragpu0) 2>/tmp/said; do sleep 0.1; done
 cat /tmp/said
+wait $program
+echo "ended with $?"
+cat /tmp/running
 /opt/paragpu/programs/vectorAdd 2>&1
 PARAGPU_COMMUNICATOR=auto /opt/paragpu/programs/vectorAdd 2>&1
 exit 0
@@ -211,7 +217,8 @@ class NoDevice(unittest.TestCase):
         folder = self.enterContext(tempfile.TemporaryDirectory(prefix="paragpu-test-"))
         initramfs = os.path.join(folder, "initramfs")
         kernel = vm.build_image(initramfs)
-        daemon = self.enterContext(harness.Daemon())
+        # A program that lost its host would look for it for as long.
+        daemon = self.enterContext(harness.Daemon("--set=limits.reconnect=3600000"))
         device = self.enterContext(vm.Device(daemon, "alone"))
         lines = []
 
@@ -223,8 +230,12 @@ class NoDevice(unittest.TestCase):
         vm.boot(kernel, initramfs, UNSERVED, hear, device=device)
         said = lines[lines.index("served") + 1 :]
         self.assertIn("/dev/paragpu0: No such device", said[0], lines)
-        refusal = "paragpu: no host answers at the device /dev/paragpu0; its process on the host has ended, "
-        self.assertEqual(sum(line.startswith(refusal) for line in said), 2, lines)
+        reason = "no host answers at the device /dev/paragpu0; its process on the host has ended, "
+        self.assertEqual(sum(line.startswith(f"paragpu: {reason}") for line in said), 2, lines)
+        # The program that was running ends with its session.
+        self.assertIn("ended with 1", said)
+        self.assertTrue(any(reason in line and " is over: " in line for line in said), lines)
+        self.assertEqual(daemon.sessions(), [])
 
 
 @unittest.skipUnless(shutil.which("qemu-system-x86_64"), "qemu-system-x86_64 is not installed")

@@ -27,6 +27,19 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The VM's device is gone, or nobody on the host serves it any more. Its sessions ended with
+    /// it.
+    #[error(
+        "no host answers at the device {node}; its process on the host has ended, or it was \
+         unplugged: plug the device in again, or restart this VM"
+    )]
+    DeviceGone {
+        /// The device node.
+        node: String,
+        /// The error.
+        #[source]
+        source: TravelError,
+    },
     /// Other processes use every channel of the VM's device.
     #[error(
         "all channels of the device {0} are in use by other processes of this VM: end one, or \
@@ -125,7 +138,9 @@ impl Error {
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
-            Self::NoAnswer { .. } | Self::NothingFound(_) => Status::NO_DEVICE,
+            Self::NoAnswer { .. } | Self::DeviceGone { .. } | Self::NothingFound(_) => {
+                Status::NO_DEVICE
+            }
             Self::NoDevice(_) => Status::INVALID_DEVICE,
             Self::Handshake(_) => Status::SYSTEM_DRIVER_MISMATCH,
             _ => Status::SYSTEM_NOT_READY,

@@ -68,9 +68,10 @@ codes! {
 impl From<&Error> for Code {
     fn from(error: &Error) -> Self {
         match error {
-            Error::NoAnswer { .. } | Error::NothingFound(_) | Error::Configuration(_) => {
-                Self::DRIVER_NOT_LOADED
-            }
+            Error::NoAnswer { .. }
+            | Error::DeviceGone { .. }
+            | Error::NothingFound(_)
+            | Error::Configuration(_) => Self::DRIVER_NOT_LOADED,
             Error::NoDevice(_) => Self::INVALID_ARGUMENT,
             Error::Handshake(_) => Self::LIB_RM_VERSION_MISMATCH,
             Error::ChannelsTaken(_) => Self::INSUFFICIENT_RESOURCES,

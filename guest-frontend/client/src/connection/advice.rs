@@ -65,8 +65,10 @@ pub(super) fn no_channel(node: &Path, error: TravelError) -> Error {
         Some(Errno::NOSPC) => return Error::ChannelsTaken(node.display().to_string()),
         // Or if the device is gone, or nobody on the host serves it.
         Some(Errno::NODEV) => {
-            "its process on the host has ended, or it was unplugged: plug the device in again, or \
-             restart this VM"
+            return Error::DeviceGone {
+                node: node.display().to_string(),
+                source: error,
+            };
         }
         _ => {
             "is the module `paragpu` loaded, and does this user belong to the group of the device \

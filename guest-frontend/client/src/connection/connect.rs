@@ -245,7 +245,11 @@ impl Attempt<'_> {
                         spin: self.polling.spin,
                     });
                 }
-                Err(error @ (Error::NoAnswer { .. } | Error::ChannelsTaken(_))) if !single => {
+                Err(
+                    error @ (Error::NoAnswer { .. }
+                    | Error::DeviceGone { .. }
+                    | Error::ChannelsTaken(_)),
+                ) if !single => {
                     let failure = crate::error::chain(&error);
                     // shm and unix have one socket.
                     if tried.last() != Some(&failure) {

@@ -5,7 +5,7 @@
 //! each call is executed once and each reply arrives once, wherever the connection broke.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Error as TravelError, Sender, Wait};
@@ -78,6 +78,8 @@ pub(crate) struct Recovery {
     /// How long the host keeps the session, in milliseconds.
     kept: AtomicU32,
     dialer: Mutex<Dialer>,
+    /// Whether the last connection came from the dialer: the session was there.
+    at_home: AtomicBool,
     /// The destination to which the host sends the session.
     goal: Mutex<Option<Dialer>>,
     /// The last address from the configuration.
@@ -100,6 +102,7 @@ impl Recovery {
             token: Mutex::new(welcome.token),
             kept: AtomicU32::new(welcome.reconnect),
             dialer: Mutex::new(Dialer::new(config, ordinal)?),
+            at_home: AtomicBool::new(true),
             goal: Mutex::new(None),
             configured: Mutex::new(config.tcp.address.0.clone()),
             repair: Mutex::new(()),
@@ -150,6 +153,7 @@ impl Recovery {
             };
             if let Ok(destination) = dialer.for_destination(&home) {
                 *dialer = destination;
+                self.at_home.store(false, Ordering::Relaxed);
             }
             configured.clone_from(&config.tcp.address.0);
         }
@@ -225,6 +229,7 @@ impl Link {
         // If it is invalid, the earlier address may still be reachable.
         if let Ok(destination) = dialer.for_destination(home) {
             *dialer = destination;
+            recovery.at_home.store(false, Ordering::Relaxed);
         }
     }
 
@@ -331,6 +336,7 @@ impl Link {
                     }
                     match self.install(recovery, incoming, outgoing, connected) {
                         Ok(()) => {
+                            recovery.at_home.store(true, Ordering::Relaxed);
                             recovery.reconnects.fetch_add(1, Ordering::Relaxed);
                             recovery.seem_to_succeed(attempts, reached(incoming));
                             return Ok(());
@@ -354,6 +360,12 @@ impl Link {
                     "the hosts redirect the session in a loop".to_owned()
                 }
                 Err(error @ (Error::Refused(_) | Error::Handshake(_))) if !moves => {
+                    return Err(self.end(LOST, &chain(&error)));
+                }
+                // The sessions of a device end with it, unless they have moved.
+                Err(error @ Error::DeviceGone { .. })
+                    if !moves && recovery.at_home.load(Ordering::Relaxed) =>
+                {
                     return Err(self.end(LOST, &chain(&error)));
                 }
                 Err(error) => {
