@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import unittest
 
 import harness
 
@@ -55,6 +56,31 @@ class Faults(OneDaemon):
             self.assertEqual(done.returncode, 3)
             self.assertIn(f"{file.name}:1", done.stderr)
             self.assertIn("communicator", done.stderr)
+
+    def test_a_pipe_that_nobody_reads_gets_no_statistics(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = os.path.join(folder, "pipe")
+            os.mkfifo(pipe)
+            environment = self.daemon.guest_environment("shm", stats=pipe)
+            command = [os.path.join(harness.PROGRAMS, "vectorAdd")]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn(f"cannot write the statistics to {pipe}", done.stderr)
+
+    @unittest.skipUnless(os.geteuid() == 0, "root mounts a small /dev/shm")
+    def test_shared_events_without_room_for_them(self):
+        script = "mount -t tmpfs -o size=4k tmpfs /dev/shm && echo x >/dev/shm/full && exec " + os.path.join(
+            harness.PROGRAMS, "interprocess"
+        )
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", script],
+            env=self.daemon.guest_environment("shm"),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("needs a page of /dev/shm: No space left on device", done.stderr)
 
     def test_a_killed_worker_is_an_error(self):
         for communicator in harness.HOST_COMMUNICATORS:

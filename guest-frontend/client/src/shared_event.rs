@@ -17,6 +17,7 @@ use crate::event::Event;
 use crate::objects::event::SharedEvent;
 use crate::objects::stream::Stream;
 use crate::objects::words::Words;
+use crate::report_once;
 use crate::shared_memory::{HANDLE, Kind, SharedName};
 use crate::sys::memory::HostRows;
 use crate::sys::shared_page::SharedPage;
@@ -54,7 +55,11 @@ impl Session {
     }
 
     fn new_shared(&self) -> Result<SharedEvent> {
-        let page = SharedPage::create().map_err(|_| Status::OPERATING_SYSTEM)?;
+        let page = SharedPage::create().map_err(|error| {
+            let reason = format!("an event of several processes needs a page of /dev/shm: {error}");
+            report_once(Status::OPERATING_SYSTEM, &reason);
+            Status::OPERATING_SYSTEM
+        })?;
         let words = self.zeroed(SharedEvent::BYTES)?;
         let offered = self
             .virtual_memory()

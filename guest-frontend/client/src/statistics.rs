@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -208,6 +209,8 @@ pub(crate) fn write_at_end() {
     let written = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
+        // A pipe that nobody reads is an error, and no wait.
+        .custom_flags(libc::O_NONBLOCK)
         .open(&path)
         .and_then(|mut file| file.write_all(format!("{}\n", statistics().to_json()).as_bytes()));
     if let Err(error) = written {

@@ -35,6 +35,15 @@ fn path(name: u64) -> PathBuf {
     PathBuf::from(format!("/dev/shm/paragpu-{name:016x}"))
 }
 
+/// Gives a new file its page. A page without memory would be SIGBUS where /dev/shm is full.
+fn allocate(file: &File) -> std::io::Result<()> {
+    // SAFETY: the call has no memory of ours.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, PAGE as libc::off_t) } {
+        0 => Ok(()),
+        errno => Err(std::io::Error::from_raw_os_error(errno)),
+    }
+}
+
 impl SharedPage {
     /// Creates a page that only processes of this user can open.
     pub fn create() -> std::io::Result<Self> {
@@ -45,9 +54,7 @@ impl SharedPage {
             .create_new(true)
             .mode(0o600)
             .open(path(name))?;
-        let page = file
-            .set_len(PAGE as u64)
-            .and_then(|()| Self::map(&file, name, true));
+        let page = allocate(&file).and_then(|()| Self::map(&file, name, true));
         if page.is_err() {
             let _ = std::fs::remove_file(path(name));
         }
