@@ -1,7 +1,9 @@
 """A VM's limit of device memory: every way to allocate is charged, alone and mixed."""
 
+import os
+
 import wire
-from field import ARENA, ENDLESS, attack, blake3, expect, ptx, resident, until
+from field import ARENA, ENDLESS, attack, blake3, expect, needs, ptx, resident, until
 from memory import LIMIT, LIMITED, OWN
 
 PIECE = 4 << 20
@@ -10,8 +12,8 @@ PIECE = 4 << 20
 class Guest:
     """A session that takes as much as it gets."""
 
-    def __init__(self, field):
-        self.session = field.session()
+    def __init__(self, field, session=None):
+        self.session = session or field.session()
         self.number = 0
         self.images = {}
 
@@ -203,3 +205,42 @@ def modules_that_go_give_back_their_variables(field):
             guest.session.post("ModuleUnload", module=5000 + guest.number - 1 - number)
         guest.session.call("ContextSynchronize")
     return 3
+
+
+def scribble(worker, word):
+    """Fills all accounts of memory that a worker has, as it can itself; returns how many these are."""
+    folder, accounts = f"/proc/{worker}/fd", 0
+    for number in os.listdir(folder):
+        path = os.path.join(folder, number)
+        if "paragpu-account" in os.readlink(path):
+            with open(path, "r+b", buffering=0) as account:
+                account.write(word * (os.fstat(account.fileno()).st_size // len(word)))
+            accounts += 1
+    return accounts
+
+
+@attack
+def a_worker_that_claims_a_whole_gpu(field):
+    """Whatever a compromised worker writes at any time, other VMs have all but what its VM may have."""
+    needs(os.geteuid() == 0, "root")
+    gpu, own, cases = 512 << 20, 64 << 20, 0
+    for word in (0, 1, 1 << 40, (1 << 63) - 1, (1 << 64) - 1):
+        field.again(f"--set=software.memory={gpu}", f"--set=vm.uid 0.memory={own}")
+        greedy, honest = Guest(field), Guest(field, field.neighbour())
+        expect(take(greedy, "map") * PIECE == own, "a VM has less than its limit")
+        worker = field.worker(greedy.session)
+        for pieces in range(4):
+            expect(scribble(worker, word.to_bytes(8, "little")) > 1, "a worker has no accounts")
+            free = honest.session.call("MemGetInfo")[0]["free"]
+            least = gpu - own - pieces * PIECE
+            expect(least <= free <= gpu, f"after {word:#x} {free} bytes are free, not {least}")
+            honest.map()
+            cases += 1
+        scribble(worker, word.to_bytes(8, "little"))
+        pieces = 4 + take(honest, "map")
+        expect(pieces * PIECE >= gpu - own, f"after {word:#x} a VM has {pieces} pieces of 4 MiB")
+        # What the others have is not taken from them.
+        scribble(worker, word.to_bytes(8, "little"))
+        honest.session.call("MemUnmap", address=ARENA + PIECE)
+        honest.map()
+    return cases

@@ -6,7 +6,7 @@ use std::io;
 
 use paragpu_control::account::{Account, SLOTS};
 
-/// The account of a tenant or of a GPU.
+/// The account of a tenant, or of its part of a GPU.
 #[derive(Debug)]
 pub struct Ledger {
     account: Account,

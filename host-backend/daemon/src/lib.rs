@@ -40,6 +40,7 @@ mod console;
 mod device;
 mod door;
 mod error;
+mod gpu_memory;
 mod handshake;
 mod handshake_threads;
 mod jobs;

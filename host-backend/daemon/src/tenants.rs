@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::cgroup::{Group, Groups, Limits};
+use crate::gpu_memory::GpuMemory;
 use crate::ledger::Ledger;
 use crate::offers::{Offers, Payer, Room};
 use crate::received_fd::ReceivedFd;
@@ -26,8 +27,8 @@ use crate::received_fd::ReceivedFd;
 #[derive(Debug)]
 pub struct Tenants {
     accounts: BTreeMap<String, Tenant>,
-    /// The accounts of GPUs whose memory no driver counts, by their labels.
-    gpus: BTreeMap<String, Ledger>,
+    /// The memory of GPUs that no driver counts, by their labels.
+    gpus: BTreeMap<String, GpuMemory>,
     /// The process that serves a VM's PCI device, by VM.
     processes: BTreeMap<String, DeviceProcess>,
     /// The last certificate presented by a VM, by VM.
@@ -147,8 +148,8 @@ impl Tenants {
         self.groups.as_ref().err().map(String::as_str)
     }
 
-    /// Opens the accounts of `vm` and, if nobody else counts its memory, of its GPU. Returns what
-    /// identifies them.
+    /// Opens the accounts of `vm` and, if nobody else counts its memory, of its part of the GPU.
+    /// Returns what identifies them.
     ///
     /// # Errors
     /// One sentence.
@@ -159,11 +160,9 @@ impl Tenants {
             self.add(host, vm, gpu, ledger);
         }
         if let Memory::Host { label, bytes } = *gpu {
-            if !self.gpus.contains_key(label) {
-                self.gpus.insert(label.to_owned(), Ledger::new()?);
-            }
-            if let Some(ledger) = self.gpus.get(label) {
-                ledger.account().limit_to(Book::Device, bytes);
+            let gpu = self.gpus.entry(label.to_owned()).or_default();
+            if gpu.open(vm, bytes)? {
+                self.enlarge_part(host, vm, label, 0);
             }
         }
         let identities = self.ledgers(vm, gpu).map(|ledger| {
@@ -185,12 +184,29 @@ impl Tenants {
         self.accounts.insert(vm.to_owned(), tenant);
     }
 
-    /// The open accounts of a VM and of a GPU.
+    /// Lets the part of a GPU that a VM may use be `total` bytes, if other VMs do not use them.
+    /// Returns the part; `None` if the VM has none.
+    pub fn enlarge_part(&mut self, host: &Host, vm: &str, gpu: &str, total: u64) -> Option<u64> {
+        let mut memory = self.gpus.remove(gpu)?;
+        let part = memory.enlarge(vm, total, |vm| self.part_limit(host, vm));
+        self.gpus.insert(gpu.to_owned(), memory);
+        part
+    }
+
+    /// The largest part of a GPU that a VM may have.
+    fn part_limit(&self, host: &Host, vm: &str) -> u64 {
+        match self.memory_limit(host, vm) {
+            0 => u64::MAX,
+            limit => limit,
+        }
+    }
+
+    /// The open accounts of a VM and of its part of a GPU.
     fn ledgers(&mut self, vm: &str, gpu: &Memory<'_>) -> impl Iterator<Item = &mut Ledger> {
         let of_vm = self.accounts.get_mut(vm).map(|it| &mut it.ledger);
         let of_gpu = match gpu {
             Memory::Driver => None,
-            Memory::Host { label, .. } => self.gpus.get_mut(*label),
+            Memory::Host { label, .. } => self.gpus.get_mut(*label).and_then(|it| it.part(vm)),
         };
         of_vm.into_iter().chain(of_gpu)
     }
@@ -260,11 +276,14 @@ impl Tenants {
         }
         let mut slots = Vec::new();
         for (position, (_, account, slot)) in given.into_iter().enumerate() {
-            let ledger = || Ledger::of(account);
             match (position, gpu) {
-                (0, _) if !self.accounts.contains_key(vm) => self.add(host, vm, gpu, ledger()),
-                (1, Memory::Host { label, .. }) if !self.gpus.contains_key(*label) => {
-                    self.gpus.insert((*label).to_owned(), ledger());
+                (0, _) if !self.accounts.contains_key(vm) => {
+                    self.add(host, vm, gpu, Ledger::of(account));
+                }
+                (1, Memory::Host { label, .. }) => {
+                    let limit = self.part_limit(host, vm);
+                    let gpu = self.gpus.entry((*label).to_owned()).or_default();
+                    gpu.adopt(vm, account, limit);
                 }
                 _ => {}
             }
@@ -284,7 +303,7 @@ impl Tenants {
     pub fn forget_ended(&self) {
         let of_vms = self.accounts.values().map(|tenant| &tenant.ledger);
         of_vms
-            .chain(self.gpus.values())
+            .chain(self.gpus.values().flat_map(GpuMemory::ledgers))
             .for_each(Ledger::clear_others);
     }
 
@@ -327,10 +346,7 @@ impl Tenants {
 
     /// Removes a session whose worker has exited, and clears its slots in the accounts.
     pub fn release(&mut self, vm: &str, session: u64) {
-        self.gpus.retain(|_, ledger| {
-            ledger.leave(session);
-            !ledger.is_empty()
-        });
+        self.gpus.retain(|_, gpu| gpu.leave(session));
         let Some(tenant) = self.accounts.get_mut(vm) else {
             return;
         };
@@ -393,8 +409,8 @@ impl Tenants {
         };
         for session in tenant.ledger.sessions() {
             tenant.ledger.charge_lent(session, bytes(&of_vm, session));
-            for gpu in self.gpus.values() {
-                gpu.charge_lent(session, bytes(&of_gpus, session));
+            for part in self.gpus.values().flat_map(GpuMemory::ledgers) {
+                part.charge_lent(session, bytes(&of_gpus, session));
             }
         }
     }
@@ -580,9 +596,10 @@ mod tests {
     use super::*;
     use crate::offers::Hold;
     use crate::received_fd::PeerKind;
-    use paragpu_control::account::Share;
+    use paragpu_control::account::{Divider, Share};
     use paragpu_control::exchange::Offer;
     use paragpu_control::socket::Inbox;
+    use parking_lot::Mutex;
     use std::sync::Arc;
 
     /// Bytes of the GPU.
@@ -658,6 +675,8 @@ mod tests {
         assert_eq!((tenants.memory("a"), tenants.memory("b")), (8, 10));
         host.limits.per_vm_memory.0 = 11;
         tenants.limit(&host);
+        // As its worker asks.
+        tenants.enlarge_part(&host, "a", "software:0", 11);
         assert!(two.take(3));
         // The first worker exits without freeing its 8 bytes, and a third takes its slot.
         tenants.release("a", 1);
@@ -669,22 +688,40 @@ mod tests {
         assert_eq!(tenants.accounts.len(), 1);
     }
 
+    /// How a worker asks for a larger part of the GPU.
+    #[derive(Debug)]
+    struct Asking(Arc<Mutex<Tenants>>, Host, &'static str);
+
+    impl Divider for Asking {
+        fn enlarge(&self, total: u64) -> Option<u64> {
+            let Self(tenants, host, vm) = self;
+            tenants.lock().enlarge_part(host, vm, "software:0", total)
+        }
+    }
+
     #[test]
     fn sessions_of_all_vms_fill_one_gpu() {
-        let (mut tenants, host) = (Tenants::new(Err(String::new())), host(0));
-        let one = share(&mut tenants, &host, "a", 1);
-        let other = share(&mut tenants, &host, "b", 2);
+        let tenants = Arc::new(Mutex::new(Tenants::new(Err(String::new()))));
+        let host = host(0);
+        let arrive = |vm, sessions| {
+            let mut share = arrive(&mut tenants.lock(), &host, vm, sessions);
+            share.set_divider(Arc::new(Asking(Arc::clone(&tenants), host.clone(), vm)));
+            share
+        };
+        let one = arrive("a", (1, None));
+        let other = arrive("b", (2, None));
         assert!(one.take(900));
         assert_eq!((one.free(), other.free()), (100, 100));
         assert!(!other.take(101) && other.take(100));
         // A worker that is killed gives everything back.
-        tenants.release("a", 1);
+        tenants.lock().release("a", 1);
         assert_eq!(other.free(), 900);
         // A session that moves within the GPU counts once.
-        let again = arrive(&mut tenants, &host, "b", (3, Some(2)));
+        let again = arrive("b", (3, Some(2)));
         assert!(other.take(900) && again.take(1000) && other.free() == 0);
-        tenants.release("b", 2);
-        assert_eq!((again.free(), tenants.memory("b")), (0, 1000));
+        tenants.lock().release("b", 2);
+        assert_eq!((again.free(), tenants.lock().memory("b")), (0, 1000));
+        let mut tenants = tenants.lock();
         tenants.release("b", 3);
         assert!(tenants.gpus.is_empty() && tenants.accounts.is_empty());
     }

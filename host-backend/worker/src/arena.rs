@@ -6,10 +6,11 @@
 //! are released when another mapping needs the memory.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 
-use paragpu_control::account::Share;
+use paragpu_control::account::{Divider, Share};
 
 /// A mapped range.
 #[derive(Debug)]
@@ -87,6 +88,11 @@ impl<F> Arena<F> {
         }
     }
 
+    /// Asks here for a larger part of the GPU when a charge does not fit.
+    pub(crate) fn set_divider(&mut self, divider: Arc<dyn Divider>) {
+        self.share.set_divider(divider);
+    }
+
     /// Charges device memory outside the arena.
     pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), Refused> {
         if bytes > self.own_free() {
@@ -124,8 +130,7 @@ impl<F> Arena<F> {
     /// Whether `size` bytes have no room, and would have if other sessions of the VM unmapped
     /// what its sessions freed.
     pub(crate) fn is_behind_others(&self, size: u64) -> bool {
-        let free = self.share.free();
-        let fits = size <= self.own_free() && size <= free;
+        let fits = size <= self.own_free() && self.share.fits(size);
         !fits && size <= self.free()
     }
 
@@ -351,8 +356,6 @@ impl<F> Arena<F> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use paragpu_control::account::{Account, Book};
     use paragpu_protocol::layout::ARENA_BASE as BASE;

@@ -238,9 +238,18 @@ impl Attendant {
                 }
             },
             ToWorker::Resumed => self.orders.resume(),
-            ToWorker::Exchanged { request, offer } => {
+            ToWorker::Exchanged {
+                request,
+                offer,
+                part,
+            } => {
                 let memory = fds.into_iter().next();
-                self.exchange.answered(request, Answer { offer, memory });
+                let answer = Answer {
+                    offer,
+                    part,
+                    memory,
+                };
+                self.exchange.answered(request, answer);
             }
             ToWorker::Turn(turn) => self.turn(turn),
             ToWorker::Assign { .. }

@@ -1,5 +1,6 @@
 //! Requests to the daemon about memory that sessions of the VM share
-//! ([`paragpu_control::exchange`]).
+//! ([`paragpu_control::exchange`]), and about the VM's part of the GPU
+//! ([`paragpu_control::account`]).
 //!
 //! The session's thread sends the request and blocks for a round trip. That is
 //! short, because the daemon never blocks. The attendant thread receives the reply.
@@ -8,6 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use paragpu_control::account::Divider;
 use paragpu_control::exchange::{Ask, Offer};
 use paragpu_control::worker::FromWorker;
 use parking_lot::{Condvar, Mutex};
@@ -18,10 +20,12 @@ use crate::daemon_link::DaemonLink;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The daemon's reply.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Answer {
     /// `None` if there is no result.
     pub(crate) offer: Option<Offer>,
+    /// Bytes of the VM's part of the GPU.
+    pub(crate) part: Option<u64>,
     /// A descriptor that came with the reply.
     pub(crate) memory: Option<OwnedFd>,
 }
@@ -93,6 +97,12 @@ impl Exchange {
     }
 }
 
+impl Divider for Exchange {
+    fn enlarge(&self, total: u64) -> Option<u64> {
+        self.query(Ask::Enlarge(total), &[])?.part
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,7 +129,7 @@ mod tests {
                 size,
                 domain: [0; 16],
             }),
-            memory: None,
+            ..Answer::default()
         };
         exchange.answered(request + 1, answer(1));
         exchange.answered(request, answer(2));

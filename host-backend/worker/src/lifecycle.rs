@@ -252,6 +252,8 @@ fn serve(served: &mut Session, calls: FirstCalls, attendant: &Arc<Attendant>) ->
     let (session, patience) = (attendant.session, attendant.patience);
     served.transfer.set_orders(Arc::clone(&attendant.orders));
     served.sharing.exchange = Arc::clone(&attendant.exchange);
+    let exchange = Arc::clone(&attendant.exchange);
+    served.memory.set_divider(exchange);
     served.pacing.follow(Arc::clone(&attendant.turns));
     Arc::clone(attendant).attend();
     let receiver = match calls {

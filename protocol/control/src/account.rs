@@ -1,5 +1,4 @@
-//! The device memory and host memory of all sessions of a VM, and the device memory of all
-//! sessions on a GPU.
+//! The device memory and host memory of all sessions of a VM, and its part of a GPU's memory.
 //!
 //! Each session is a separate process, so the account is in memory that the daemon shares with
 //! the VM's workers: the limit, and a slot with the session's bytes for each session. A worker
@@ -10,9 +9,11 @@
 //! A worker trusts the other workers of its VM with this account. Workers of other VMs do not
 //! have it.
 //!
-//! The memory of a software GPU is the host's, and no driver counts it. The GPU has an account of
-//! its own, in which each session on it has a second slot, whichever VM it belongs to. Workers
-//! of other VMs write there too, so it says nothing about any VM: only whether the GPU is full.
+//! The memory of a software GPU is the host's, and no driver counts it. The daemon divides it: each
+//! VM with sessions on the GPU has a second account, in which they have a second slot, and whose
+//! limit is the VM's part. A worker whose charge does not fit asks the daemon for a larger part
+//! ([`Divider`]). So workers of different VMs share no memory, and nothing that a worker writes
+//! takes anything from another VM.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,6 +43,9 @@ const WORKS: u64 = 1 << 63;
 /// Bit of the same word: the session arrives from another one of the VM, whose bytes count until
 /// it has ended.
 const ARRIVES: u64 = 1 << 62;
+
+/// The limit of a part without bytes: the word 0 means no limit.
+const NO_BYTES: u64 = u64::MAX;
 
 /// Kinds of memory that are accounted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,14 +119,22 @@ impl Account {
 
     /// Sets the limit in bytes; 0 for none. Memory already allocated beyond it stays.
     pub fn limit_to(&self, book: Book, limit: u64) {
-        self.word(book.start()).store(limit, Ordering::Relaxed);
+        self.word(book.start()).store(limit, Ordering::SeqCst);
+    }
+
+    /// Sets the limit to the bytes of a VM's part of a GPU, of which 0 are none.
+    pub fn part_to(&self, bytes: u64) {
+        let word = if bytes == 0 { NO_BYTES } else { bytes };
+        self.word(Book::Device.start())
+            .store(word, Ordering::SeqCst);
     }
 
     /// The limit in bytes; `u64::MAX` for none.
     #[must_use]
     pub fn limit(&self, book: Book) -> u64 {
-        match self.word(book.start()).load(Ordering::Relaxed) {
+        match self.word(book.start()).load(Ordering::SeqCst) {
             0 => u64::MAX,
+            NO_BYTES => 0,
             limit => limit,
         }
     }
@@ -258,7 +270,8 @@ impl Place {
         self.account.slot(self.book, self.slot)
     }
 
-    fn take(&self, bytes: u64) -> bool {
+    /// Charges `bytes` if the sum is below the limit, or `enlarge` has raised it to the sum.
+    fn take(&self, bytes: u64, enlarge: impl FnOnce(u64) -> bool) -> bool {
         // Add first, then sum up. SeqCst orders all additions totally, so the later of two
         // sees the earlier one: they never both get past the limit. An addition that overflowed
         // would leave a small sum, so it is refused, limit or not.
@@ -273,7 +286,7 @@ impl Place {
             true => before.saturating_add(bytes),
             false => self.account.used(self.book),
         };
-        let fits = used <= self.account.limit(self.book);
+        let fits = used <= self.account.limit(self.book) || enlarge(used);
         if !fits {
             self.give_back(bytes);
         }
@@ -289,18 +302,33 @@ impl Place {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract);
     }
 
+    fn used(&self) -> u64 {
+        self.account.used(self.book)
+    }
+
+    fn limit(&self) -> u64 {
+        self.account.limit(self.book)
+    }
+
     fn free(&self) -> u64 {
-        let used = self.account.used(self.book);
-        self.account.limit(self.book).saturating_sub(used)
+        self.limit().saturating_sub(self.used())
     }
 }
 
-/// A session's slot in the account of its VM, and in that of its GPU, if it has one. The default
-/// belongs to no account and has no limit.
+/// Who divides the memory of a GPU among VMs: the daemon, or what stands for it in tests.
+pub trait Divider: std::fmt::Debug + Send + Sync {
+    /// Asks that the VM's part of the GPU be `total` bytes. Returns the part, which is smaller if
+    /// other VMs use the rest; `None` if nobody answers.
+    fn enlarge(&self, total: u64) -> Option<u64>;
+}
+
+/// A session's slot in the account of its VM, and in that of the VM's part of a GPU, if no driver
+/// counts the GPU's memory. The default belongs to no account and has no limit.
 #[derive(Debug, Clone, Default)]
 pub struct Share {
     vm: Option<Place>,
     gpu: Option<Place>,
+    divider: Option<Arc<dyn Divider>>,
 }
 
 impl Share {
@@ -315,10 +343,11 @@ impl Share {
                 book,
             }),
             gpu: None,
+            divider: None,
         }
     }
 
-    /// The same, and the session's slot in the account of its GPU.
+    /// The same, and the session's slot in the account of its VM's part of the GPU.
     #[must_use]
     pub fn on_gpu(self, account: Arc<Account>, slot: u32) -> Self {
         let book = Book::Device;
@@ -330,19 +359,34 @@ impl Share {
         Self { gpu, ..self }
     }
 
+    /// Asks here for a larger part of the GPU when a charge does not fit.
+    pub fn set_divider(&mut self, divider: Arc<dyn Divider>) {
+        self.divider = Some(divider);
+    }
+
+    /// Whether the VM's part of the GPU is now `total` bytes. Without a daemon nobody divides the
+    /// GPU, and the limits of session and VM alone hold until the next one has counted.
+    fn enlarge(&self, total: u64) -> bool {
+        let divider = self.divider.as_ref();
+        divider.is_some_and(|divider| divider.enlarge(total).is_none_or(|part| total <= part))
+    }
+
     /// The same slot's share of another book. A GPU has only device memory.
     #[must_use]
     pub fn of(&self, book: Book) -> Self {
         let vm = self.vm.clone().map(|vm| Place { book, ..vm });
         let gpu = self.gpu.clone().filter(|_| book == Book::Device);
-        Self { vm, gpu }
+        let divider = self.divider.clone();
+        Self { vm, gpu, divider }
     }
 
     /// The session's share of its VM alone, for memory that another session of the GPU has, too.
     #[must_use]
     pub fn of_vm(&self) -> Self {
-        let vm = self.vm.clone();
-        Self { vm, gpu: None }
+        Self {
+            vm: self.vm.clone(),
+            ..Self::default()
+        }
     }
 
     /// Publishes the session's owner: process `pid` of the guest, on `device`.
@@ -377,10 +421,12 @@ impl Share {
     /// Charges `bytes`. Returns false and charges nothing if this would exceed a limit.
     #[must_use]
     pub fn take(&self, bytes: u64) -> bool {
-        if !self.vm.as_ref().is_none_or(|vm| vm.take(bytes)) {
+        let vm = self.vm.as_ref();
+        if !vm.is_none_or(|vm| vm.take(bytes, |_| false)) {
             return false;
         }
-        let taken = self.gpu.as_ref().is_none_or(|gpu| gpu.take(bytes));
+        let gpu = self.gpu.as_ref();
+        let taken = gpu.is_none_or(|gpu| gpu.take(bytes, |total| self.enlarge(total)));
         if !taken && let Some(vm) = &self.vm {
             vm.give_back(bytes);
         }
@@ -395,9 +441,7 @@ impl Share {
     /// Maximum number of bytes of all sessions of the VM together.
     #[must_use]
     pub fn limit(&self) -> u64 {
-        self.vm
-            .as_ref()
-            .map_or(u64::MAX, |vm| vm.account.limit(vm.book))
+        self.vm.as_ref().map_or(u64::MAX, Place::limit)
     }
 
     /// Bytes of device memory that the daemon charges to the session.
@@ -414,22 +458,41 @@ impl Share {
         self.vm.as_ref().map_or(0, |vm| vm.account.lent())
     }
 
-    /// Bytes left below the limits of the VM and of the GPU.
+    /// Bytes left below the limit of the VM, and of the GPU for all VMs.
     #[must_use]
     pub fn free(&self) -> u64 {
-        self.places().map(Place::free).min().unwrap_or(u64::MAX)
+        let free = self.vm.as_ref().map_or(u64::MAX, Place::free);
+        let Some(gpu) = &self.gpu else {
+            return free;
+        };
+        let part = match &self.divider {
+            Some(divider) => divider.enlarge(u64::MAX).unwrap_or(u64::MAX),
+            None => gpu.limit(),
+        };
+        free.min(part.saturating_sub(gpu.used()))
+    }
+
+    /// Whether `bytes` could be charged now.
+    #[must_use]
+    pub fn fits(&self, bytes: u64) -> bool {
+        let vm = self.vm.as_ref();
+        vm.is_none_or(|vm| bytes <= vm.free()) && !self.is_gpu_full(bytes)
     }
 
     /// Whether the GPU has no room for `bytes`.
     #[must_use]
     pub fn is_gpu_full(&self, bytes: u64) -> bool {
-        self.gpu.as_ref().is_some_and(|gpu| gpu.free() < bytes)
+        self.gpu.as_ref().is_some_and(|gpu| {
+            let total = gpu.used().saturating_add(bytes);
+            total > gpu.limit() && !self.enlarge(total)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn sessions_share_one_limit() {
@@ -476,30 +539,57 @@ mod tests {
         assert!(other.take(100) && !one.take(1));
     }
 
-    #[test]
-    fn sessions_of_all_vms_share_one_gpu() {
-        let [gpu, one_vm, other_vm] = [(); 3].map(|()| Arc::new(Account::new().unwrap()));
-        gpu.limit_to(Book::Device, 100);
-        one_vm.limit_to(Book::Device, 80);
-        for account in [&gpu, &one_vm, &other_vm] {
-            (0..2).for_each(|slot| account.clear(slot));
+    /// A GPU of 100 bytes, of which other VMs use some.
+    #[derive(Debug, Default)]
+    struct Gpu {
+        others: AtomicU64,
+        asked: AtomicU64,
+        gone: AtomicBool,
+    }
+
+    impl Divider for Gpu {
+        fn enlarge(&self, total: u64) -> Option<u64> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let part = total.min(100 - self.others.load(Ordering::Relaxed));
+            (!self.gone.load(Ordering::Relaxed)).then_some(part)
         }
-        let one = Share::new(Arc::clone(&one_vm), 0).on_gpu(Arc::clone(&gpu), 0);
-        let other = Share::new(Arc::clone(&other_vm), 0).on_gpu(Arc::clone(&gpu), 1);
-        assert_eq!((one.free(), other.free()), (80, 100));
-        assert!(one.take(70) && !one.take(11) && !one.is_gpu_full(11));
-        assert_eq!(other.free(), 30);
-        assert!(!other.take(31) && other.is_gpu_full(31));
-        assert!(other.take(30));
-        let used = [&gpu, &one_vm, &other_vm].map(|account| account.used(Book::Device));
-        assert_eq!(used, [100, 70, 30], "a refused charge leaves nothing");
-        one.give_back(70);
-        assert!(other.take(70));
-        let host = other.of(Book::Host);
-        assert!(host.take(1000) && gpu.used(Book::Device) == 100);
-        // Its worker was killed.
-        gpu.clear(1);
-        assert_eq!(one.free(), 80);
+    }
+
+    #[test]
+    fn a_charge_beyond_the_part_asks_for_a_larger_one() {
+        let [vm, part] = [(); 2].map(|()| Arc::new(Account::new().unwrap()));
+        vm.limit_to(Book::Device, 80);
+        part.part_to(0);
+        part.clear(0);
+        let none = Share::default().on_gpu(Arc::clone(&part), 0);
+        assert!(none.take(0) && !none.take(1) && !none.fits(1));
+        part.part_to(20);
+        [&vm, &part].iter().for_each(|account| account.clear(0));
+        let gpu = Arc::new(Gpu::default());
+        let mut share = Share::new(Arc::clone(&vm), 0).on_gpu(Arc::clone(&part), 0);
+        assert!(
+            !share.fits(21) && !share.take(21),
+            "nobody enlarges the part"
+        );
+        let used = || [&vm, &part].map(|account| account.used(Book::Device));
+        assert_eq!(used(), [0, 0], "a refused charge leaves nothing");
+        share.set_divider(Arc::<Gpu>::clone(&gpu));
+        let asked = || gpu.asked.swap(0, Ordering::Relaxed);
+        assert!(share.fits(20) && share.take(20) && !share.is_gpu_full(0) && asked() == 0);
+        assert!(share.fits(50) && share.take(50) && asked() == 2);
+        assert_eq!((share.free(), asked()), (10, 1));
+        // Beyond its VM's limit nobody asks.
+        assert!(!share.fits(11) && !share.take(11) && asked() == 0);
+        gpu.others.store(25, Ordering::Relaxed);
+        assert_eq!(share.free(), 5);
+        assert!(!share.take(6) && share.is_gpu_full(6) && share.take(5));
+        assert_eq!(used(), [75, 75]);
+        let host = share.of(Book::Host);
+        assert!(host.take(1000) && part.used(Book::Device) == 75);
+        // Without a daemon the VM's limit holds.
+        gpu.gone.store(true, Ordering::Relaxed);
+        assert_eq!(share.free(), 5);
+        assert!(share.take(5) && !share.take(1));
     }
 
     #[test]

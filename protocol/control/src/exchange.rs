@@ -40,6 +40,9 @@ pub enum Ask {
     /// Record that the session no longer maps any memory that it joined or borrowed with this
     /// token.
     Return(Token),
+    /// Let the VM's part of the session's GPU be this many bytes ([`crate::account`]), if other
+    /// VMs do not use them.
+    Enlarge(u64),
 }
 
 /// An offer of memory to other workers of the VM.

@@ -8,7 +8,7 @@
 //!                                                opens its GPU
 //!              │ ◄──────────── Ready ───────────── │   (or Failed, then it exits)
 //!              │ ────────────── Own ─────────────► │   + directory; if VMs have their own users
-//!              │ ───────────── Quota ────────────► │   + memfds: accounts of VM and GPU
+//!              │ ───────────── Quota ────────────► │   + memfds: accounts of the VM, in all and on the GPU
 //!              │ ───────────── Door ─────────────► │   + listening socket
 //!              │ ── Assign | Arrive | Restore ───► │   + descriptors
 //!              │ ◄─ Report::Progress ───────────── │   of Arrive and Restore
@@ -69,11 +69,11 @@ pub enum ToWorker {
         user: u32,
     },
     /// Before a session: its slots. The descriptors are the account of its VM and, with
-    /// [`gpu`](Self::Quota::gpu), that of its GPU ([`crate::account`]).
+    /// [`gpu`](Self::Quota::gpu), that of the VM's part of its GPU ([`crate::account`]).
     Quota {
         /// The slot in the account of the VM.
         slot: u32,
-        /// The slot in the account of the GPU; `None` if a driver counts its memory.
+        /// The slot in the account of the part; `None` if a driver counts the GPU's memory.
         gpu: Option<u32>,
     },
     /// Before a session: the door, a listening socket at which a later daemon reaches the worker
@@ -139,6 +139,8 @@ pub enum ToWorker {
         request: u64,
         /// The offer; `None` if there is no such offer, or no room for another.
         offer: Option<Offer>,
+        /// After [`Ask::Enlarge`], the bytes of the VM's part of the GPU.
+        part: Option<u64>,
     },
     /// About the session's turn on its GPU ([`crate::turn`]).
     Turn(Turn),
@@ -181,7 +183,7 @@ pub enum FromWorker {
     Back {
         /// The slot in the account of the VM.
         slot: u32,
-        /// The slot in the account of the GPU.
+        /// The slot in the account of the VM's part of the GPU.
         gpu: Option<u32>,
         /// The secret with which the guest resumes the session; zeros if it cannot.
         token: [u8; 16],
@@ -195,7 +197,7 @@ pub enum FromWorker {
     Counters(Counters),
     /// The progress or outcome of an order.
     Report(Report),
-    /// A request about memory that sessions of the VM share.
+    /// A request about memory that sessions of the VM share, or about the VM's part of the GPU.
     Exchange {
         /// The number of the request, returned with the answer.
         request: u64,

@@ -110,6 +110,7 @@ fn ask() -> impl Strategy<Value = Ask> {
         any::<[u8; 16]>().prop_map(Ask::Join),
         any::<[u8; 16]>().prop_map(Ask::Borrow),
         any::<[u8; 16]>().prop_map(Ask::Return),
+        any::<u64>().prop_map(Ask::Enlarge),
     ]
 }
 
@@ -142,8 +143,16 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
         }),
         migrate().prop_map(ToWorker::Migrate),
         proptest::option::of(again).prop_map(ToWorker::Again),
-        (any::<u64>(), proptest::option::of(offer()))
-            .prop_map(|(request, offer)| ToWorker::Exchanged { request, offer }),
+        (
+            any::<u64>(),
+            proptest::option::of(offer()),
+            any::<Option<u64>>()
+        )
+            .prop_map(|(request, offer, part)| ToWorker::Exchanged {
+                request,
+                offer,
+                part,
+            }),
         Just(ToWorker::Turn(Turn::Paced)),
         Just(ToWorker::Turn(Turn::Yours)),
         any::<u64>().prop_map(|within| ToWorker::Turn(Turn::Ends(within))),

@@ -1,4 +1,5 @@
-//! Memory that the sessions of one VM share ([`paragpu_control::exchange`]).
+//! Memory that the sessions of one VM share ([`paragpu_control::exchange`]), and the VM's part of
+//! a GPU.
 
 use std::os::fd::BorrowedFd;
 
@@ -21,6 +22,7 @@ impl Broker {
             return;
         };
         match ask {
+            Ask::Enlarge(total) => return self.enlarge_part(key, session, request, total),
             Ask::Take(token) => return self.take_offer(key, session, request, &token, None),
             Ask::Join(token) => {
                 return self.take_offer(key, session, request, &token, Some(Hold::Joined));
@@ -66,7 +68,24 @@ impl Broker {
                 let added = memory.and_then(|it| offers.add_again(session, offer, it, room));
                 answer(added);
             }
-            Ask::Take(_) | Ask::Join(_) | Ask::Borrow(_) => {}
+            Ask::Take(_) | Ask::Join(_) | Ask::Borrow(_) | Ask::Enlarge(_) => {}
+        }
+    }
+
+    /// Answers a worker that asks for a larger part of its GPU.
+    fn enlarge_part(&mut self, key: u64, session: u64, request: u64, total: u64) {
+        let facts = self.workers.session(session).map(|it| &it.facts);
+        let part = facts.and_then(|facts| {
+            let (vm, gpu) = (&facts.vm, &facts.device);
+            self.tenants.enlarge_part(&self.host, vm, gpu, total)
+        });
+        if let Some(control) = self.workers.get(key).and_then(|it| it.control.as_ref()) {
+            let answer = ToWorker::Exchanged {
+                request,
+                offer: None,
+                part,
+            };
+            let _ = control.try_send(&answer, &[]);
         }
     }
 
@@ -130,6 +149,10 @@ fn answer(
     offer: Option<Offer>,
     memory: Option<BorrowedFd<'_>>,
 ) {
-    let answer = ToWorker::Exchanged { request, offer };
+    let answer = ToWorker::Exchanged {
+        request,
+        offer,
+        part: None,
+    };
     let _ = control.try_send(&answer, memory.as_slice());
 }

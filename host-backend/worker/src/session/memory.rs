@@ -18,7 +18,7 @@ use crate::aliases::Aliases;
 use crate::arena::{Arena, Plan, Refused};
 use crate::error::{Fault, Outcome, fail};
 use crate::statistics::Statistics;
-use paragpu_control::account::Share;
+use paragpu_control::account::{Divider, Share};
 use paragpu_control::exchange::MAX_OFFERS;
 
 /// How long the VM's other sessions may take to unmap memory that one of them freed. A program
@@ -62,6 +62,11 @@ impl DeviceMemory {
             awaiting: None,
             statistics,
         }
+    }
+
+    /// Asks here for a larger part of the GPU when a charge does not fit.
+    pub(crate) fn set_divider(&mut self, divider: Arc<dyn Divider>) {
+        self.arena.set_divider(divider);
     }
 
     /// The mapped ranges of the arena, the limit and what is charged to it.

@@ -31,10 +31,7 @@ pub(crate) fn daemon(offers: Offers) -> Arc<Exchange> {
                 panic!("another message");
             };
             let mut offers = offers.lock();
-            let mut answer = Answer {
-                offer: None,
-                memory: None,
-            };
+            let mut answer = Answer::default();
             match ask {
                 Ask::Offer { size, domain } => {
                     tokens += 1;
@@ -53,7 +50,7 @@ pub(crate) fn daemon(offers: Offers) -> Arc<Exchange> {
                 }
                 Ask::Withdraw(token) => drop(offers.remove(&token)),
                 // What it charges is tested with the real one.
-                Ask::Return(_) => {}
+                Ask::Return(_) | Ask::Enlarge(_) => {}
                 Ask::Take(token) | Ask::Join(token) | Ask::Borrow(token) => {
                     if let Some((offer, memory)) = offers.get(&token) {
                         answer.offer = Some(*offer);
