@@ -87,10 +87,12 @@ fn handle(call: &Call) -> Result<TokenStream, String> {
         _ if call.part.is_empty() => return Err(format!("{}: no part executes it", call.name)),
         Shape::Answers => quote! {
             let outcome = #outcome;
+            let outcome = session.unless_memory_is_kept(outcome);
             session.replies.answer(&mut session.gpu, at, outcome)
         },
         Shape::Waits => quote! {
             let outcome = #outcome;
+            let outcome = session.unless_memory_is_kept(outcome);
             session.replies.progress(&mut session.gpu, at, outcome)
         },
         Shape::Replies => outcome,
@@ -135,6 +137,7 @@ fn native(call: &Call) -> Result<TokenStream, String> {
             Ok(session.gpu.#code(#arguments)?)
         };
         let outcome = execute();
+        let outcome = session.unless_memory_is_kept(outcome);
         session.replies.answer(&mut session.gpu, at, outcome)
     })
 }

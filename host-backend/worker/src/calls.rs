@@ -160,6 +160,21 @@ pub(crate) fn execute<'a, C: Handle<'a>>(
     done
 }
 
+impl Session {
+    /// Stalls a call that lacks memory while another worker may keep what it lacks.
+    fn unless_memory_is_kept<T>(&mut self, outcome: Outcome<T>) -> Outcome<T> {
+        match outcome {
+            Err(Fault::Call(error))
+                if error.status == Status::OUT_OF_MEMORY
+                    && self.transfer.shortage.stalls(self.replies.link.executed()) =>
+            {
+                Err(Fault::Stall)
+            }
+            other => other,
+        }
+    }
+}
+
 /// Decodes a call. A malformed one ends the session.
 fn decode<'a, C: WireCall<'a>>(payload: &'a [u8]) -> Result<C, Fault> {
     decode_all(payload).map_err(|source| {

@@ -315,7 +315,7 @@ fn receive(
                         "a session that arrived waits for its guest",
                         std::io::ErrorKind::NotConnected,
                     ));
-                    drop(link);
+                    served.transfer.shortage.end_with(link);
                     return resumed.map_err(|_| "the guest was lost at the switchover".into());
                 }
             };

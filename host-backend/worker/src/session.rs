@@ -47,6 +47,7 @@ pub(crate) mod sender;
 pub(crate) mod shadow;
 mod shared_file;
 pub(crate) mod sharing;
+pub(crate) mod shortage;
 mod strand;
 pub(crate) mod stream;
 pub(crate) mod texture;

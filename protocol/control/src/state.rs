@@ -130,6 +130,9 @@ kinds! {
     /// Between workers: memory shared with the sessions that move together, in the format
     /// of `sharing.rs`. The following objects use it.
     Sharing = 47, 1;
+    /// Between workers: the first addresses, 8 bytes each, of memory that was handed over and that
+    /// the program has freed: let go of it. [`Ready`](Self::Ready) acknowledges it.
+    Freed = 48, 1;
 }
 
 /// Why a state cannot be read or written.

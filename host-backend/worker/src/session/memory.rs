@@ -180,8 +180,7 @@ impl DeviceMemory {
     fn map_now(&mut self, gpu: &mut Gpu, link: &mut Link, address: u64, size: u64) -> Outcome<()> {
         match gpu.memory_map(address, size) {
             Err(error) if error.status == Status::OUT_OF_MEMORY && self.arena.idle() > 0 => {
-                let idle = self.arena.take_idle();
-                self.unmap_all(gpu, link, idle)?;
+                self.unmap_idle(gpu, link)?;
                 gpu.memory_map(address, size)?;
             }
             mapped => mapped?,
@@ -284,6 +283,12 @@ impl DeviceMemory {
             gpu.memory_unmap(address)?;
         }
         Ok(())
+    }
+
+    /// Unmaps what stays mapped for reuse.
+    pub(crate) fn unmap_idle(&mut self, gpu: &mut Gpu, link: &mut Link) -> Outcome<()> {
+        let idle = self.arena.take_idle();
+        self.unmap_all(gpu, link, idle)
     }
 
     /// Frees the mapping that starts at `address`. It stays mapped for a while and may be

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::shortage::Shortage;
 use crate::error::SessionEnd;
 use crate::transfer::delay::Delay;
 use crate::transfer::identity::Identity;
@@ -31,6 +32,8 @@ pub(crate) struct Transfer<T> {
     delay: Delay,
     /// Staging memory of a failed move, reused by the next one.
     ring: Option<StagingRing>,
+    /// Memory that the other worker of a move keeps.
+    pub(crate) shortage: Shortage,
 }
 
 impl<T> Transfer<T> {
@@ -42,6 +45,7 @@ impl<T> Transfer<T> {
             writing: None,
             delay: Delay::default(),
             ring: None,
+            shortage: Shortage::default(),
         }
     }
 

@@ -121,9 +121,17 @@ impl Destination {
         // If the source is gone, it need not be notified.
         let _ = self.writer.put(Kind::Ready, &[]);
         let _ = self.writer.flush();
+        let link = self.scanner.into_inner();
+        let shortage = &mut session.transfer.shortage;
+        if let Some(Sharing::Memory) = self.sharing {
+            shortage.begin();
+        }
         Ok(match (self.connection, self.life) {
-            (Some(connection), Some(life)) => Arrived::Connected(connection.receiver, life),
-            _ => Arrived::Waiting(self.scanner.into_inner()),
+            (Some(connection), Some(life)) => {
+                shortage.end_with(link);
+                Arrived::Connected(connection.receiver, life)
+            }
+            _ => Arrived::Waiting(link),
         })
     }
 
@@ -153,6 +161,12 @@ impl Destination {
                     let (mappings, handed) = mappings(payload)?;
                     let taken = self.take_shared(session, &mappings, handed)?;
                     self.answer(Kind::Taken, &taken)?;
+                }
+                Kind::Freed => {
+                    let (addresses, _) = payload.as_chunks();
+                    session.settle(&mut self.filling)?;
+                    session.let_go(addresses.iter().copied().map(u64::from_le_bytes))?;
+                    self.answer(Kind::Ready, &[])?;
                 }
                 Kind::Fetch => {
                     let chunks = named(payload)?;

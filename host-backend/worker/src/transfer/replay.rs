@@ -470,6 +470,23 @@ impl Session {
             .try_for_each(|name| self.destroy(name))
     }
 
+    /// Lets go of memory that was handed over, and of all that is kept for reuse.
+    ///
+    /// # Errors
+    /// [`StateError::Impossible`] if the session does not have it.
+    pub(super) fn let_go(
+        &mut self,
+        mut addresses: impl Iterator<Item = u64>,
+    ) -> Result<(), StateError> {
+        // The device frees memory behind all work. Here that is a few copies.
+        while !device(self.gpu.context_query())? {
+            std::thread::yield_now();
+        }
+        addresses.try_for_each(|address| self.destroy((ObjectKind::Memory, address)))?;
+        let (gpu, link) = (&mut self.gpu, &mut self.replies.link);
+        refused(self.memory.unmap_idle(gpu, link))
+    }
+
     fn destroy(&mut self, name: Name) -> Result<(), StateError> {
         match destroying(name) {
             Some(call) => self.perform(&call),

@@ -6,7 +6,9 @@
 //! On one GPU, both workers then map the same memory. The source continues to use it
 //! while its program runs, and if the move fails. The destination neither reads nor
 //! writes it before it owns the session, and unmaps it if it never does. Memory that the
-//! program maps in the meantime is handed over after the stop. A mapping that one end
+//! program maps in the meantime is handed over after the stop. What it frees in the meantime the
+//! destination unmaps in the next round, or earlier if a call lacks memory (`source/relief.rs`).
+//! A mapping that one end
 //! cannot export or the other cannot import is copied like any other; this is known
 //! before the switchover.
 
@@ -156,6 +158,8 @@ pub(super) struct Shared {
     queue: VecDeque<(u64, Known)>,
     /// Requests that the destination has not answered.
     requested: Vec<(u64, Known)>,
+    /// The destination has not answered whether it has let go of freed memory.
+    pub(super) is_letting_go: bool,
 }
 
 impl Shared {
@@ -212,7 +216,8 @@ impl Shared {
     /// handed over. The destination has no other from now on.
     pub(super) fn begin(&mut self, session: &Session) -> Result<(), StateError> {
         for (address, known) in &mut self.known {
-            if session.memory.arena().mapping(*address).is_none() {
+            // Memory of another session may be mapped there now.
+            if !known.stands(session, *address) {
                 known.mapping = NONE;
             }
         }
@@ -271,6 +276,28 @@ impl Shared {
             self.known.insert(address, Known { delivery, ..found });
         }
         Ok(())
+    }
+
+    /// Whether the destination has memory of the session, or had.
+    pub(super) fn is_taken(&self) -> bool {
+        let mut all = self.known.values();
+        all.any(|known| known.delivery == Delivery::Taken)
+    }
+
+    /// The addresses of the memory that the destination has and the program has freed. The
+    /// destination unmaps it.
+    pub(super) fn let_go(&mut self, session: &Session) -> Vec<u8> {
+        let mut freed = Vec::new();
+        for (address, known) in &mut self.known {
+            if known.delivery == Delivery::Taken
+                && known.mapping != NONE
+                && !known.stands(session, *address)
+            {
+                known.mapping = NONE;
+                freed.extend(address.to_le_bytes());
+            }
+        }
+        freed
     }
 
     fn delivery(&self, address: u64) -> Delivery {

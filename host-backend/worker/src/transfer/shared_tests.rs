@@ -13,7 +13,7 @@ use paragpu_protocol::codec::{Field, Text};
 use paragpu_protocol::handle::{DeviceAddress, ObjectKind};
 use paragpu_protocol::handshake::{ARRIVE, Move};
 use paragpu_protocol::layout::CHUNK;
-use paragpu_protocol::table::{MemMap, MemOffer, MemUnmap};
+use paragpu_protocol::table::{MemMap, MemOffer, MemTake, MemUnmap};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{pread, pwrite};
 
@@ -297,6 +297,37 @@ fn only_new_mappings_are_handed_over_again() {
     assert!(chunks.iter().all(is_sent));
     let more = shared.answered(&[1]).unwrap_err();
     assert!(matches!(more, StateError::Order(_)), "nobody asked: {more}");
+}
+
+/// The program has moved managed memory to another device, whose session offers it now.
+#[test]
+fn memory_that_has_become_another_sessions_is_not_let_go_of() {
+    let _alone = alone();
+    let (mut session, offers, address) = sharing();
+    let domain = session.gpu.memory_domain().unwrap();
+    let mut shared = Shared::new(Some(domain));
+    shared.agree(&domain);
+    map(&mut session, 0);
+    shared.begin(&session).unwrap();
+    let batch = shared.next(&mut session).unwrap().run();
+    assert!(shared.named(&batch.named));
+    shared.answered(&[1]).unwrap();
+    unmap(&mut session, address);
+    let offer = Offer {
+        token: [1; 16],
+        size: SIZE,
+        domain: session.gpu.domain(),
+    };
+    offers.lock().insert(offer.token, (offer, filled(7)));
+    let take = Recorded::of(&MemTake {
+        address,
+        size: SIZE,
+        token: offer.token,
+    });
+    session.perform(&take).unwrap();
+    // The destination maps it there as well in this round.
+    shared.begin(&session).unwrap();
+    assert_eq!(shared.let_go(&session), [] as [u8; 0]);
 }
 
 #[test]

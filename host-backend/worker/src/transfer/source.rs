@@ -9,6 +9,9 @@
 mod answers;
 mod objects;
 mod peer;
+mod relief;
+#[cfg(all(test, feature = "software"))]
+mod relief_tests;
 mod stop_and_copy;
 mod switchover;
 #[cfg(all(test, feature = "software"))]
@@ -270,12 +273,12 @@ impl Source {
     fn advance(&mut self, session: &mut Session) -> Result<bool, StateError> {
         match self.stage {
             Stage::Copying => {
-                if self.copy_before(session)? {
+                if !self.relieve(session)? && self.copy_before(session)? {
                     self.stage = Stage::Flushing;
                 }
                 return Ok(false);
             }
-            Stage::Copied => return self.may_stop(session),
+            Stage::Copied => return Ok(!self.relieve(session)? && self.may_stop(session)?),
             Stage::Placing => return self.place(session).map(|()| false),
             Stage::SendingImages | Stage::SendingObjects | Stage::Exporting | Stage::Flushing => {
                 if self.peer.is_back()? {
@@ -316,7 +319,7 @@ impl Source {
                 self.send_images(session)?;
             }
             Stage::HandingOver => {
-                self.handed_over()?;
+                self.handed_over(session)?;
                 self.go_on_handing_over(session)?;
             }
             Stage::Recreated => {
@@ -542,6 +545,9 @@ impl Source {
         }
         if self.watched {
             let _ = session.gpu.watch_writes(false);
+        }
+        if let Ok(link) = self.peer.socket().try_clone_to_owned() {
+            session.transfer.shortage.end_with(link.into());
         }
     }
 

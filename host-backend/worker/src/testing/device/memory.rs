@@ -1,11 +1,13 @@
 //! Memory of the test device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
 use paragpu_device::{Access, Error, MemoryDevice, Result, StreamId};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryInfo;
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::super::memory_unsafe;
 use super::{Stream, TOTAL, TestDevice};
@@ -19,11 +21,31 @@ pub(super) struct Memory {
     pub registered: BTreeMap<u64, u64>,
     /// Memory of removed mappings, overwritten.
     gone: Vec<Vec<u8>>,
+    /// Whether it is handed over.
+    hands_over: bool,
+    /// Mappings that were handed over: another worker has them, too.
+    handed: BTreeSet<u64>,
+    /// Bytes of removed mappings that this worker keeps.
+    kept: u64,
+}
+
+#[cfg(test)]
+impl TestDevice {
+    /// Its memory can be handed over.
+    pub fn hand_over(&self) {
+        self.state().memory.hands_over = true;
+    }
+
+    /// Another worker lets go of memory that was handed over and is mapped no longer.
+    pub fn let_go(&self) {
+        self.state().memory.kept = 0;
+    }
 }
 
 impl Memory {
     fn used(&self) -> u64 {
-        self.mapped.values().map(|memory| memory.len() as u64).sum()
+        let mapped = self.mapped.values().map(|memory| memory.len() as u64);
+        mapped.sum::<u64>() + self.kept
     }
 
     /// The address where the memory behind an address is mapped.
@@ -108,8 +130,21 @@ impl MemoryDevice for TestDevice {
         let gone = state.memory.mapped.remove(&address);
         let mut memory = gone.ok_or(Status::INVALID_VALUE)?;
         memory.fill(0xEE);
+        if state.memory.handed.remove(&address) {
+            state.memory.kept += memory.len() as u64;
+        }
         state.memory.gone.push(memory);
         Ok(())
+    }
+
+    fn memory_domain(&self) -> Option<[u8; 16]> {
+        self.state().memory.hands_over.then(|| self.identity())
+    }
+
+    fn memory_export(&mut self, address: u64) -> Result<OwnedFd> {
+        let mut state = self.enter("memory_export")?;
+        state.memory.handed.insert(address);
+        memfd_create("test", MemfdFlags::CLOEXEC).map_err(|_| Status::OPERATING_SYSTEM.into())
     }
 
     fn memory_alias(&mut self, address: u64, size: u64, memory: u64, _: Access) -> Result<()> {

@@ -236,9 +236,13 @@ impl Source {
         writer.flush()
     }
 
-    pub(super) fn handed_over(&mut self) -> Result<(), StateError> {
+    pub(super) fn handed_over(&mut self, session: &mut Session) -> Result<(), StateError> {
         let taken = self.peer.expect(Kind::Taken)?;
-        self.shared.answered(&taken)
+        self.shared.answered(&taken)?;
+        if self.shared.is_taken() {
+            session.transfer.shortage.begin();
+        }
+        Ok(())
     }
 
     /// Hands over some more of the objects' memory, which another thread exports, or ends the
@@ -281,7 +285,7 @@ impl Source {
             let socket = self.peer.socket().try_clone_to_owned()?;
             offer(self.peer.writer()?, socket.as_fd(), &batch)?;
             if self.shared.named(&batch.named) {
-                self.handed_over()?;
+                self.handed_over(session)?;
             }
         }
         self.end_objects()

@@ -157,8 +157,13 @@ impl Peer {
         Ok(self.scanner.get_mut().collect()?)
     }
 
+    /// An answer is due from now on.
+    pub(super) fn expects_answer(&mut self) {
+        self.last_received = Instant::now();
+    }
+
     /// Waits until an answer is complete. An error if that takes too long.
-    fn await_answer(&mut self) -> Result<(), StateError> {
+    pub(super) fn await_answer(&mut self) -> Result<(), StateError> {
         if !self.scanner.get_ref().has_begun() {
             self.last_received = Instant::now();
         }
@@ -194,6 +199,11 @@ impl Peer {
     pub(super) fn expect(&mut self, kind: Kind) -> Result<Vec<u8>, StateError> {
         self.writer()?.flush()?;
         self.await_answer()?;
+        self.take(kind)
+    }
+
+    /// The record that has arrived, which must be of this kind.
+    pub(super) fn take(&mut self, kind: Kind) -> Result<Vec<u8>, StateError> {
         match self.scanner.record()? {
             (Kind::Refused, reason) => Err(StateError::Impossible(
                 String::from_utf8_lossy(reason).into_owned(),

@@ -190,7 +190,9 @@ impl Source {
                 }
             }
             let began = Instant::now();
-            session.execute_first()?;
+            if !session.execute_first()? {
+                self.relieve_now(session)?;
+            }
             if !session.attempt_to_stop(receiver, &mut self.attempts)? {
                 return Ok(false);
             }

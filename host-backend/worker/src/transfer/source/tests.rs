@@ -51,10 +51,10 @@ fn load(session: &mut Session, module: u64, image: &[u8]) -> [u8; 32] {
 }
 
 /// A migration that has begun, with both its ends.
-struct Begun {
-    session: Session,
-    receiver: Box<dyn Receiver>,
-    destination: UnixStream,
+pub(super) struct Begun {
+    pub(super) session: Session,
+    pub(super) receiver: Box<dyn Receiver>,
+    pub(super) destination: UnixStream,
     scanner: Scanner<UnixStream>,
     guest: UnixStream,
 }
@@ -71,7 +71,21 @@ impl Begun {
     }
 
     /// The same, to this address.
-    fn at(mut session: Session, gates: Option<[OwnedFd; 3]>, address: &str) -> Self {
+    fn at(session: Session, gates: Option<[OwnedFd; 3]>, address: &str) -> Self {
+        Self::with(session, gates, address, false)
+    }
+
+    /// A migration that hands memory over.
+    pub(super) fn handing_over(session: Session) -> Self {
+        Self::with(session, None, "", true)
+    }
+
+    fn with(
+        mut session: Session,
+        gates: Option<[OwnedFd; 3]>,
+        address: &str,
+        hand_over: bool,
+    ) -> Self {
         let (link, destination) = UnixStream::pair().unwrap();
         let (connection, guest) = UnixStream::pair().unwrap();
         let connection = stream::over(connection, stream::Options::default());
@@ -82,7 +96,7 @@ impl Begun {
             follows: String::new(),
             gates,
             precopy: true,
-            hand_over: false,
+            hand_over,
         });
         let deadline = Some(Instant::now() + Duration::from_secs(20));
         let home = encode_all(&Move {
@@ -101,14 +115,14 @@ impl Begun {
     }
 
     /// Sends a message of the destination.
-    fn answer(&self, kind: Kind, payload: &[u8]) {
+    pub(super) fn answer(&self, kind: Kind, payload: &[u8]) {
         let mut writer = Writer::new(&self.destination);
         writer.put(kind, &[payload]).unwrap();
         writer.flush().unwrap();
     }
 
     /// The next record of the source, which runs steps until it is sent.
-    fn record(&mut self) -> (Kind, Vec<u8>) {
+    pub(super) fn record(&mut self) -> (Kind, Vec<u8>) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let mut fds = [PollFd::new(&self.destination, PollFlags::IN)];
@@ -124,7 +138,7 @@ impl Begun {
     }
 
     /// Runs steps until the session stays.
-    fn gives_up(&mut self) {
+    pub(super) fn gives_up(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.session.transfer.is_moving() {
             self.session
@@ -135,7 +149,7 @@ impl Begun {
     }
 
     /// Images and their bytes, up to a record of another kind, which is returned as well.
-    fn images(&mut self) -> (Vec<([u8; 32], usize)>, Kind) {
+    pub(super) fn images(&mut self) -> (Vec<([u8; 32], usize)>, Kind) {
         let mut images = Vec::new();
         loop {
             let (kind, payload) = self.record();
