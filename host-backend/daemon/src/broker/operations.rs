@@ -79,6 +79,16 @@ impl Operations {
         self.orders.insert(key, ordered);
     }
 
+    /// The order of a worker, to record that its session has moved.
+    pub fn ordered_mut(&mut self, key: u64) -> Option<&mut Ordered> {
+        self.orders.get_mut(&key)
+    }
+
+    /// The figures of a worker's session that has moved.
+    pub fn moved(&self, key: u64) -> Option<Figures> {
+        self.orders.get(&key)?.moved
+    }
+
     /// Removes the order of a worker.
     pub fn finish(&mut self, key: u64) -> Option<Ordered> {
         self.orders.remove(&key)

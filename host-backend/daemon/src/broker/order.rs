@@ -20,6 +20,8 @@ pub(super) struct Ordered {
     pub(super) console: u64,
     pub(super) kind: Kind,
     pub(super) silence: Silence,
+    /// The figures of a move that is complete, but for the worker's exit.
+    pub(super) moved: Option<Figures>,
 }
 
 impl Ordered {
@@ -29,6 +31,7 @@ impl Ordered {
             console,
             kind,
             silence: Silence::Heard(Instant::now()),
+            moved: None,
         }
     }
 }

@@ -170,6 +170,17 @@ impl Broker {
         }
     }
 
+    /// Handles an order that was carried out. One to move is over when the worker has exited: until
+    /// then its memory is in use, and counts.
+    pub(super) fn order_done(&mut self, key: u64, figures: Figures) {
+        match self.operations.ordered_mut(key) {
+            Some(ordered) if matches!(ordered.kind, Kind::Migration(_)) => {
+                ordered.moved = Some(figures);
+            }
+            _ => self.order_over(key, Ok(figures)),
+        }
+    }
+
     /// Handles the end of an order.
     pub(super) fn order_over(&mut self, key: u64, outcome: Outcome) {
         let Some(Ordered { console, kind, .. }) = self.operations.finish(key) else {
@@ -253,6 +264,9 @@ impl Broker {
     }
 
     fn abandon_order(&mut self, key: u64) {
+        if let Some(figures) = self.operations.moved(key) {
+            return self.order_over(key, Ok(figures));
+        }
         let session = self.workers.served_by(key).map_or(0, |it| it.facts.session);
         let Some((console, kind)) = self.operations.abandon(key) else {
             return;
@@ -290,6 +304,9 @@ impl Broker {
 
     /// Handles the exit of a worker with an unfinished order.
     pub(super) fn order_ended(&mut self, key: u64) {
+        if let Some(figures) = self.operations.moved(key) {
+            return self.order_over(key, Ok(figures));
+        }
         let Some(order) = self.operations.order(key) else {
             return;
         };

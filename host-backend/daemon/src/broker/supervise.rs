@@ -164,7 +164,7 @@ impl Broker {
                 }
                 Some(FromWorker::Report(report)) => match report {
                     Report::Progress(progress) => self.order_progress(key, progress),
-                    Report::Done(figures) => self.order_over(key, Ok(figures.into())),
+                    Report::Done(figures) => self.order_done(key, figures.into()),
                     Report::Failed(reason) => self.order_over(key, Err(reason)),
                     Report::Held(step) => self.held(key, step),
                     Report::Resumes => self.resumes(key),
