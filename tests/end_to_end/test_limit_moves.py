@@ -123,3 +123,18 @@ class LimitMoves(unittest.TestCase):
                 code, report, errors = migrate(daemon, "--session", str(session["id"]), "--to-gpu", str(gpu))
                 self.assertEqual(code, 0, f"{report} {errors}\n{daemon.log()}")
             self.ends(program, "equal\n", daemon)
+
+    def test_a_move_that_does_not_fit_says_so_before_the_stop(self):
+        options = ("--set=limits.per_vm_memory=40MiB",)
+        with harness.Daemon() as here, harness.Daemon(*options) as there:
+            programs = [self.start(here, HELD, 12) for _ in range(2)]
+            vm = here.sessions()[0]["vm"]
+            code, report, errors = migrate(here, "--vm", vm, "--to", f"unix://{there.socket}")
+            self.assertEqual(code, 1, f"{report} {errors}")
+            reasons = [session["error"] for session in report]
+            limit = f"limited to {40 << 20} bytes of device memory"
+            self.assertTrue(any(limit in reason for reason in reasons), reasons)
+            self.assertTrue(any("limits.per_vm_memory" in reason for reason in reasons), reasons)
+            self.assertEqual([session["blackout_ms"] for session in report], [0, 0])
+            for program in programs:
+                self.ends(program, "equal\n", here, there)

@@ -134,6 +134,15 @@ impl<F> Arena<F> {
         !fits && size <= self.free()
     }
 
+    /// Why other sessions leave no room for `size` more bytes, if the session's own limit does.
+    pub(crate) fn crowded(&self, size: u64) -> Option<Refused> {
+        match size > self.own_free() || self.share.fits(size) {
+            true => None,
+            false if self.share.is_gpu_full(size) => Some(Refused::Full),
+            false => Some(Refused::Shared),
+        }
+    }
+
     /// Returns such a charge.
     pub(crate) fn discharge(&mut self, bytes: u64) {
         self.live = self.live.saturating_sub(bytes);

@@ -270,6 +270,14 @@ impl Place {
         self.account.slot(self.book, self.slot)
     }
 
+    /// Bytes that count with the session's: of one that arrives, only its own.
+    fn counted(&self) -> u64 {
+        match self.account.is_arriving(self.slot) {
+            true => self.word().load(Ordering::SeqCst),
+            false => self.used(),
+        }
+    }
+
     /// Charges `bytes` if the sum is below the limit, or `enlarge` has raised it to the sum.
     fn take(&self, bytes: u64, enlarge: impl FnOnce(u64) -> bool) -> bool {
         // Add first, then sum up. SeqCst orders all additions totally, so the later of two
@@ -279,14 +287,11 @@ impl Place {
         let added = self
             .word()
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, add);
-        let Ok(before) = added else {
+        if added.is_err() {
             return false;
-        };
-        let used = match self.account.is_arriving(self.slot) {
-            true => before.saturating_add(bytes),
-            false => self.account.used(self.book),
-        };
-        let fits = used <= self.account.limit(self.book) || enlarge(used);
+        }
+        let used = self.counted();
+        let fits = used <= self.limit() || enlarge(used);
         if !fits {
             self.give_back(bytes);
         }
@@ -458,6 +463,12 @@ impl Share {
         self.vm.as_ref().map_or(0, |vm| vm.account.lent())
     }
 
+    /// Bytes that all sessions of the VM have together.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.vm.as_ref().map_or(0, Place::used)
+    }
+
     /// Bytes left below the limit of the VM, and of the GPU for all VMs.
     #[must_use]
     pub fn free(&self) -> u64 {
@@ -476,14 +487,15 @@ impl Share {
     #[must_use]
     pub fn fits(&self, bytes: u64) -> bool {
         let vm = self.vm.as_ref();
-        vm.is_none_or(|vm| bytes <= vm.free()) && !self.is_gpu_full(bytes)
+        vm.is_none_or(|vm| vm.counted().saturating_add(bytes) <= vm.limit())
+            && !self.is_gpu_full(bytes)
     }
 
     /// Whether the GPU has no room for `bytes`.
     #[must_use]
     pub fn is_gpu_full(&self, bytes: u64) -> bool {
         self.gpu.as_ref().is_some_and(|gpu| {
-            let total = gpu.used().saturating_add(bytes);
+            let total = gpu.counted().saturating_add(bytes);
             total > gpu.limit() && !self.enlarge(total)
         })
     }

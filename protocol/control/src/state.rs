@@ -122,7 +122,7 @@ kinds! {
     /// their descriptors follow.
     Shared = 44, 1;
     /// Between workers: a byte for each of those: 1 if it is mapped, 2 if the destination
-    /// can copy from it, 0 if it must be sent.
+    /// can copy from it, 0 if it must be sent, 3 if there is no room for it yet.
     Taken = 45, 1;
     /// Between workers: copy these contents, named in the format of `regions.rs`, from
     /// the memory that can be copied from; [`Ready`](Self::Ready) acknowledges it.

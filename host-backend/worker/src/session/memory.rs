@@ -78,7 +78,7 @@ impl DeviceMemory {
     pub(crate) fn charge(&mut self, bytes: u64) -> Outcome<()> {
         match self.arena.charge(bytes) {
             Ok(()) => Ok(()),
-            Err(refused) => self.no_room(&refused),
+            Err(refused) => self.no_room(&refused, bytes),
         }
     }
 
@@ -137,21 +137,46 @@ impl DeviceMemory {
                 Status::INVALID_VALUE,
                 format!("{size} bytes at {address:#x} overlap another mapping"),
             ),
-            Err(refused) => self.no_room(&refused),
+            Err(refused) => self.no_room(&refused, size),
         }
     }
 
     /// The error for exceeding a limit, as on a full device.
-    fn no_room<T>(&self, refused: &Refused) -> Outcome<T> {
+    fn no_room<T>(&self, refused: &Refused, size: u64) -> Outcome<T> {
+        fail(Status::OUT_OF_MEMORY, self.reason(refused, size))
+    }
+
+    /// Why there is no room for `size` bytes.
+    fn reason(&self, refused: &Refused, size: u64) -> String {
+        let share = self.arena.share();
         let limit = self.arena.limit();
-        let why = match refused {
-            Refused::Full => "the sessions on this GPU have all of its memory".to_owned(),
-            Refused::Shared => format!(
-                "the sessions of this VM are together limited to {limit} bytes of device memory"
+        match refused {
+            Refused::Full => format!(
+                "{size} bytes do not fit on this GPU: its sessions have all but {} of its memory \
+                 (software.memory)",
+                share.free()
             ),
-            _ => format!("the session is limited to {limit} bytes of device memory"),
-        };
-        fail(Status::OUT_OF_MEMORY, why)
+            Refused::Shared => {
+                let free = share.free();
+                format!(
+                    "the sessions of this VM are together limited to {limit} bytes of device \
+                     memory (limits.per_vm_memory, `memory` under [vm.NAME], or its certificate \
+                     or lease): {free} are free, and {size} are needed"
+                )
+            }
+            _ => format!(
+                "the session is limited to {limit} bytes of device memory (limits.memory), and \
+                 {size} more are needed"
+            ),
+        }
+    }
+
+    /// Why other sessions leave no room for `size` more bytes, and the limit of the VM if that is
+    /// why.
+    pub(crate) fn crowded(&self, size: u64) -> Option<(Option<u64>, String)> {
+        let refused = self.arena.crowded(size)?;
+        let of_vm = (refused == Refused::Shared).then(|| self.arena.share().limit());
+        Some((of_vm, self.reason(&refused, size)))
     }
 
     /// Maps a range. If it is still mapped from before, returns the fence after

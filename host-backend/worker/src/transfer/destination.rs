@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::handover::{self, ConnectionRecord, Handover, Token};
 use super::identity::Identity;
+use super::lack::Lack;
 use super::mover::Mover;
 use super::regions::{Chunk, named};
 use super::shared::{Mapping, Peers, mappings};
@@ -177,8 +178,8 @@ impl Destination {
                     session.take_record(&mut self.filling, kind, payload)?;
                     // The driver takes a while to pin staging memory.
                     Mover::new(session)?.keep(session);
-                    let lacks_shared = u8::from(self.filling.lacks_shared);
-                    self.answer(Kind::Ready, &[lacks_shared])?;
+                    let answer = Lack::answer(self.filling.lack.as_ref());
+                    self.answer(Kind::Ready, &answer)?;
                 }
                 Kind::Hash => {
                     let chunks = named(payload)?;

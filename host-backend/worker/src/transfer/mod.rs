@@ -5,11 +5,11 @@
 //! `stop.rs` stops the session so that its state can be read, as often as `attempts.rs`
 //! allows; `delay.rs` measures how much that delays the program. `precopy.rs` decides
 //! which memory to pre-copy, `shared.rs` hands over memory by descriptor, `sharing.rs`
-//! moves memory that sessions share. [`checkpoint`] writes to a directory. `source.rs`
-//! and `destination.rs` are the ends of a live migration: `source/stop_and_copy.rs` sends
-//! the rest after the stop, `source/switchover.rs` waits for guests that reconnect by
-//! themselves and for sessions that move together, and `handover.rs` passes on the
-//! guest's connection.
+//! moves memory that sessions share, and `lack.rs` is what a round lacks meanwhile.
+//! [`checkpoint`] writes to a directory. `source.rs` and `destination.rs` are the ends of
+//! a live migration: `source/stop_and_copy.rs` sends the rest after the stop,
+//! `source/switchover.rs` waits for guests that reconnect by themselves and for sessions
+//! that move together, and `handover.rs` passes on the guest's connection.
 
 pub(crate) mod attempts;
 pub(crate) mod bookkeeping;
@@ -18,6 +18,7 @@ pub(crate) mod delay;
 pub(crate) mod destination;
 pub(crate) mod handover;
 pub mod identity;
+mod lack;
 pub(crate) mod mover;
 pub mod orders;
 pub(crate) mod precopy;

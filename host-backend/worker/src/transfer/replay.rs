@@ -12,7 +12,9 @@ use paragpu_protocol::table::{
     CtxSetLimit, EventRecord, HostMap, MemMap, ShadowCreate, ShadowJoin,
 };
 
+use super::lack::Lack;
 use super::shared::{Delivery, Mapping, Peers};
+use super::sharing::Parts;
 use super::state::{StateError, device};
 use super::stop::Filling;
 use super::survey;
@@ -386,6 +388,8 @@ impl Session {
                 maps.insert((map.address.0, map.size), (item, map.change()));
             }
         }
+        let others = filling.sharing.as_ref();
+        let others = others.map(|parts| (parts, parts.room_deadline()));
         let mut descriptors = descriptors.into_iter();
         let mut taken = Vec::with_capacity(mappings.len());
         for mapping in mappings {
@@ -404,6 +408,18 @@ impl Session {
                     false => Delivery::Sent,
                 };
                 taken.push(delivery as u8);
+                continue;
+            }
+            let there = self.memory.arena().size(address);
+            let more = size.saturating_sub(there.unwrap_or(0));
+            if let Some((parts, deadline)) = others
+                && parts.await_room(&self.memory, more, deadline)?.is_some()
+            {
+                // It is other memory.
+                if there.is_some() {
+                    self.destroy((ObjectKind::Memory, address))?;
+                }
+                taken.push(Delivery::Lacking as u8);
                 continue;
             }
             // They are recreated with the other objects.
@@ -437,15 +453,27 @@ impl Session {
         Ok(taken)
     }
 
-    /// Maps the memory among `items`, before the other objects.
-    pub(super) fn map_memory(&mut self, items: &[Item]) -> Result<(), StateError> {
+    /// Maps the memory among `items`, before the other objects. Returns what it lacks for that.
+    pub(super) fn map_memory(
+        &mut self,
+        items: &[Item],
+        parts: &Parts,
+    ) -> Result<Option<Lack>, StateError> {
         self.destroy_surplus(items)?;
+        let deadline = parts.room_deadline();
         for item in items {
-            if item.call.number == MemMap::INFO.number {
-                self.make(item, item.call.change()?.as_ref())?;
+            if item.call.number != MemMap::INFO.number {
+                continue;
             }
+            let map: MemMap = decode_all(&item.call.payload)?;
+            if !self.memory.arena().is_live(map.address.0)
+                && let Some(lack) = parts.await_room(&self.memory, map.size, deadline)?
+            {
+                return Ok(Some(lack));
+            }
+            self.make(item, item.call.change()?.as_ref())?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Destroys objects that are not in `items`, or were created differently.

@@ -116,11 +116,13 @@ pub(super) enum Delivery {
     Taken = 1,
     /// It has its own memory, and copies from this.
     Fetched = 2,
+    /// It has none, because there is no room yet.
+    Lacking = 3,
 }
 
 impl Delivery {
     fn of(answer: u8) -> Result<Self, StateError> {
-        [Self::Sent, Self::Taken, Self::Fetched]
+        [Self::Sent, Self::Taken, Self::Fetched, Self::Lacking]
             .into_iter()
             .find(|delivery| *delivery as u8 == answer)
             .ok_or(StateError::Order("an answer of an unknown kind"))
@@ -270,6 +272,13 @@ impl Shared {
         for ((address, found), answer) in std::mem::take(&mut self.requested).into_iter().zip(taken)
         {
             let delivery = Delivery::of(*answer)?;
+            if delivery == Delivery::Lacking {
+                // The next round offers it again.
+                if self.known.remove(&address).is_some() {
+                    self.replaced.insert(address);
+                }
+                continue;
+            }
             if delivery == Delivery::Sent && self.delivery(address) != Delivery::Sent {
                 self.replaced.insert(address);
             }

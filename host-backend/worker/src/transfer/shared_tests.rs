@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::live::Recorded;
 use paragpu_communicator_stream::handshake::{MAX_FDS, receive_exact_frame, send_with_fds};
+use paragpu_control::account::{Account, Book, Share};
 use paragpu_control::exchange::Offer;
 use paragpu_device::StreamId;
 use paragpu_protocol::codec::{Field, Text};
@@ -18,13 +19,14 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::{pread, pwrite};
 
 use super::destination::Destination;
+use super::lack::Lack;
 use super::regions::Span;
 use super::replay::Item;
 use super::shared::{Delivery, Mapping, Shared, mappings};
 use super::sharing::Parts;
 use super::state::{Kind, StateError, Writer};
 use super::stop::Filling;
-use super::tests::{alone, settle, shareable};
+use super::tests::{alone, limited, settle, shareable};
 use crate::reconnect::Waiting;
 use crate::session::Session;
 use crate::testing::exchange::{Offers, daemon};
@@ -116,6 +118,27 @@ fn round(
     own: &[(u64, Option<&OwnedFd>)],
     shared: &[(u64, Whose, u8)],
 ) -> Result<(), StateError> {
+    let filling = &mut Filling::default();
+    begin_round(session, filling, own, shared)?;
+    let handed = own
+        .iter()
+        .filter_map(|(address, fd)| Some((*address, (*fd)?)));
+    let (named, fds): (Vec<_>, Vec<_>) = handed
+        .map(|(address, fd)| (mapping(address, 1), fd.try_clone().unwrap()))
+        .unzip();
+    session.take_shared(filling, &named, fds, None)?;
+    session.take_record(filling, Kind::ObjectsEnd, &[])?;
+    assert_eq!(filling.lack, None);
+    Ok(())
+}
+
+/// The part of a round before memory is handed over.
+fn begin_round(
+    session: &mut Session,
+    filling: &mut Filling,
+    own: &[(u64, Option<&OwnedFd>)],
+    shared: &[(u64, Whose, u8)],
+) -> Result<(), StateError> {
     let mut parts = vec![0];
     for (address, whose, token) in shared {
         parts.extend(address.to_le_bytes());
@@ -127,19 +150,8 @@ fn round(
     for (address, _) in own {
         Item::new(mem_map(*address)).put(&mut objects);
     }
-    let filling = &mut Filling::default();
     session.take_record(filling, Kind::Sharing, &parts)?;
-    session.take_record(filling, Kind::Objects, &objects)?;
-    let handed = own
-        .iter()
-        .filter_map(|(address, fd)| Some((*address, (*fd)?)));
-    let (named, fds): (Vec<_>, Vec<_>) = handed
-        .map(|(address, fd)| (mapping(address, 1), fd.try_clone().unwrap()))
-        .unzip();
-    session.take_shared(filling, &named, fds, None)?;
-    session.take_record(filling, Kind::ObjectsEnd, &[])?;
-    assert!(!filling.lacks_shared);
-    Ok(())
+    session.take_record(filling, Kind::Objects, &objects)
 }
 
 /// Memory that a worker hands over, filled with a byte.
@@ -199,6 +211,101 @@ fn own_memory_takes_the_place_of_others() {
         assert_eq!(byte, [7]);
         assert_eq!(offered(&offers, [2; 16]), None);
     }
+}
+
+/// The source lacks memory that its program has freed.
+#[test]
+fn memory_that_the_source_lacks_is_unmapped_at_once() {
+    let _alone = alone();
+    let mut session = shareable();
+    let address = session.gpu.regions().arena;
+    let [first, second] = [filled(1), filled(2)];
+    let own = [(address, Some(&first)), (address + SIZE, Some(&second))];
+    round(&mut session, &own, &[]).unwrap();
+    let free = |session: &mut Session| session.gpu.memory_info().unwrap().free;
+    let (before, arena) = (free(&mut session), address + SIZE);
+    // What a round does not name stays mapped for reuse.
+    round(&mut session, &own[..1], &[]).unwrap();
+    assert_eq!(free(&mut session), before);
+    session.let_go([].into_iter()).unwrap();
+    settle(&mut session);
+    assert_eq!(free(&mut session), before + SIZE);
+    session.let_go([address].into_iter()).unwrap();
+    settle(&mut session);
+    assert_eq!(free(&mut session), before + 2 * SIZE);
+    assert_eq!(session.memory.arena().live(), 0);
+    for gone in [address, arena] {
+        assert!(session.let_go([gone].into_iter()).is_err());
+    }
+    // The source has allocated memory there since.
+    let third = filled(3);
+    round(&mut session, &[(address, Some(&third))], &[]).unwrap();
+    let mut byte = [0];
+    read(address, &mut byte);
+    assert_eq!(byte, [3]);
+}
+
+/// The sessions of a VM that move together have what one of them has freed.
+#[test]
+fn a_round_without_room_is_answered_so() {
+    let _alone = alone();
+    let [account, gpu] = [(); 2].map(|()| Arc::new(Account::new().unwrap()));
+    account.limit_to(Book::Device, 3 * SIZE);
+    (0..2).for_each(|slot| account.clear(slot));
+    (0..2).for_each(|slot| gpu.clear(slot));
+    let other = Share::new(Arc::clone(&account), 1);
+    assert!(other.take(2 * SIZE));
+    let share = Share::new(Arc::clone(&account), 0).on_gpu(Arc::clone(&gpu), 0);
+    let mut session = limited(share);
+    let address = session.gpu.regions().arena;
+    let memory = [filled(1), filled(2)];
+    let own = [
+        (address, Some(&memory[0])),
+        (address + SIZE, Some(&memory[1])),
+    ];
+    let filling = &mut Filling::default();
+    begin_round(&mut session, filling, &own, &[]).unwrap();
+    let [one, two] = own.map(|(address, _)| mapping(address, 1));
+    let fds = memory.iter().map(|fd| fd.try_clone().unwrap());
+    let taken = session.take_shared(filling, &[one, two], fds.collect(), None);
+    assert_eq!(
+        taken.unwrap(),
+        [Delivery::Taken as u8, Delivery::Lacking as u8]
+    );
+    session.take_record(filling, Kind::ObjectsEnd, &[]).unwrap();
+    let Some(Lack::Room { limit, why }) = &filling.lack else {
+        panic!("{:?}", filling.lack);
+    };
+    assert_eq!(*limit, Some(3 * SIZE));
+    let expected = format!("limited to {} bytes", 3 * SIZE);
+    assert!(
+        why.contains(&expected) && why.contains("0 are free"),
+        "{why}"
+    );
+    assert_eq!(account.used(Book::Device), 3 * SIZE);
+
+    // The other one's round releases it.
+    other.give_back(SIZE);
+    round(&mut session, &own, &[]).unwrap();
+    let mut byte = [0];
+    read(address + SIZE, &mut byte);
+    assert_eq!((byte, account.used(Book::Device)), ([2], 3 * SIZE));
+
+    // Memory of another size in the place of what it had.
+    gpu.limit_to(Book::Device, 2 * SIZE);
+    let filling = &mut Filling::default();
+    begin_round(
+        &mut session,
+        filling,
+        &[(address + 2 * SIZE, None), own[0], own[1]],
+        &[],
+    )
+    .unwrap();
+    session.take_record(filling, Kind::ObjectsEnd, &[]).unwrap();
+    let Some(Lack::Room { limit: None, why }) = &filling.lack else {
+        panic!("{:?}", filling.lack);
+    };
+    assert!(why.contains("software.memory"), "{why}");
 }
 
 /// The program allocated memory at the addresses of memory that it has freed, and has not

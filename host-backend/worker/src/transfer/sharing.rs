@@ -7,8 +7,8 @@
 //! sessions are stopped.
 //!
 //! While the programs run, they allocate and free, so the rounds of two sessions need not
-//! match. A destination that finds no offer reports that, and the source sends another
-//! round. After the stop all of them describe the same moment.
+//! match. A destination that finds no offer, or no room, reports that, and the source sends
+//! another round. After the stop all of them describe the same moment.
 //!
 //! A round first unmaps the memory of others that it does not name: it would be in the way of
 //! the session's own at its addresses. Likewise it withdraws offers that it does not name. They
@@ -21,6 +21,7 @@ use paragpu_control::exchange::{Ask, Offer, Token};
 use paragpu_protocol::codec::{Field, Reader};
 use paragpu_protocol::table::MemLeave;
 
+use super::lack::Lack;
 use super::replay::refused;
 use super::state::{StateError, device};
 use crate::session::gpu::Gpu;
@@ -36,8 +37,11 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// The same while the programs run. What a session takes may be freed by then, or is in no
 /// round of its owner's move yet.
 const BRIEF: Duration = Duration::from_millis(20);
-/// Time between two queries for it.
-const AGAIN: Duration = Duration::from_millis(2);
+/// How long a destination waits for room once all have stopped. The others release what their
+/// programs have freed when they begin with the last round.
+const ROOM: Duration = Duration::from_secs(3);
+/// Time between two queries for either.
+pub(super) const AGAIN: Duration = Duration::from_millis(2);
 
 paragpu_protocol::record! {
     /// A mapping that is shared.
@@ -81,6 +85,27 @@ impl Parts {
             parts.push(reader.field()?);
         }
         Ok(Self { stopped, parts })
+    }
+
+    /// How long to [wait for room](Self::await_room).
+    pub(super) fn room_deadline(&self) -> Instant {
+        Instant::now() + if self.stopped { ROOM } else { BRIEF }
+    }
+
+    /// Waits until other sessions leave room for `size` more bytes.
+    ///
+    /// # Errors
+    /// Once all have stopped: there will be none.
+    pub(super) fn await_room(
+        &self,
+        memory: &DeviceMemory,
+        size: u64,
+        deadline: Instant,
+    ) -> Result<Option<Lack>, StateError> {
+        match Lack::of_room(memory, size, deadline) {
+            Some(lack) if self.stopped => Err(lack.into_error()),
+            lack => Ok(lack),
+        }
     }
 
     /// The memory that is `taken` from others, or the session's own, by address.

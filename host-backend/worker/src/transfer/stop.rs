@@ -9,6 +9,7 @@ use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
 use paragpu_protocol::table::ModuleLoad;
 
 use super::attempts::{Attempts, Failed};
+use super::lack::Lack;
 use super::mover::Mover;
 use super::replay::{FULL, Item};
 use super::sharing;
@@ -288,19 +289,18 @@ impl Session {
     /// Makes the session's objects equal to those received: first its memory, which others
     /// wait for, then what it shares of theirs, then the objects that need both.
     pub(super) fn recreate(&mut self, filling: &mut Filling) -> Result<(), StateError> {
-        filling.lacks_shared = false;
+        filling.lack = None;
         if let Some(parts) = &filling.sharing {
-            self.map_memory(&filling.items)?;
-            filling.lacks_shared = !self.sharing.share(
-                &mut self.gpu,
-                &mut self.memory,
-                &mut self.replies.link,
-                parts,
-            )?;
+            filling.lack = self.map_memory(&filling.items, parts)?;
+            let (gpu, memory) = (&mut self.gpu, &mut self.memory);
+            let link = &mut self.replies.link;
+            if filling.lack.is_none() && !self.sharing.share(gpu, memory, link, parts)? {
+                filling.lack = Some(Lack::Offers);
+            }
         }
-        match filling.lacks_shared {
-            true => Ok(()),
-            false => self.replace_objects(&filling.items).map(drop),
+        match filling.lack {
+            Some(_) => Ok(()),
+            None => self.replace_objects(&filling.items).map(drop),
         }
     }
 
@@ -385,11 +385,10 @@ pub(crate) fn put_gathered<W: std::io::Write>(
 pub(crate) struct Filling {
     /// Objects received, to be created when all have arrived.
     pub(super) items: Vec<Item>,
-    /// The memory that the session shares, if that has changed.
-    sharing: Option<sharing::Parts>,
-    /// Other sessions do not offer all memory that it shares, so the last objects were not
-    /// created.
-    pub(super) lacks_shared: bool,
+    /// The memory that the session shares, if it moves with others.
+    pub(super) sharing: Option<sharing::Parts>,
+    /// Why the last objects were not created.
+    pub(super) lack: Option<Lack>,
     made: Vec<Item>,
     mover: Option<Mover>,
 }

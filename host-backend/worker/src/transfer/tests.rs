@@ -6,6 +6,7 @@ use std::io::{Read as _, Seek as _, Write as _};
 use std::sync::Arc;
 
 use paragpu_communicator::Nowhere;
+use paragpu_control::account::Share;
 use paragpu_device::Platform;
 use paragpu_device_software::{Options, SoftwarePlatform};
 use paragpu_protocol::codec::{Bytes, Text};
@@ -60,19 +61,33 @@ pub(super) fn session(cores: u32, memory: u64) -> Session {
 
 /// A session whose memory can be handed over.
 pub(super) fn shareable() -> Session {
-    with_options(Options {
+    limited(Share::default())
+}
+
+/// The same, with a share of its VM's memory.
+pub(super) fn limited(share: Share) -> Session {
+    let options = Options {
         cores: 1,
         memory: 1 << 30,
         shareable: true,
         ..Options::default()
-    })
+    };
+    with(options, share)
 }
 
 fn with_options(options: Options) -> Session {
+    with(options, Share::default())
+}
+
+fn with(options: Options, share: Share) -> Session {
     let platform = SoftwarePlatform::with_options(options);
     let regions = Regions::of(ORDINAL).unwrap();
     let device = platform.open(0, regions).unwrap();
-    let setup = Setup::new(device, platform.snapshot(0).unwrap(), ORDINAL, regions);
+    let snapshot = platform.snapshot(0).unwrap();
+    let setup = Setup {
+        share,
+        ..Setup::new(device, snapshot, ORDINAL, regions)
+    };
     Session::new(setup, Arc::new(Nowhere), None)
 }
 

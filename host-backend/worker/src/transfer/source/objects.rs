@@ -21,6 +21,7 @@ use super::peer::send_descriptors;
 use super::{SLICE, Source, Stage};
 use crate::images::Stored;
 use crate::session::Session;
+use crate::transfer::lack::Lack;
 use crate::transfer::precopy::{Owners, owners};
 use crate::transfer::replay::Item;
 use crate::transfer::shared::Batch;
@@ -30,7 +31,7 @@ use crate::transfer::survey;
 
 /// Maximum number of rounds that send objects while the program runs.
 const ROUNDS: u32 = 4;
-/// How long rounds may find no offer of shared memory. Then the objects are sent after the
+/// How long rounds may lack an offer of shared memory, or room. Then the objects are sent after the
 /// stop, which loads all modules while the program waits. A session that moves with this one
 /// may be behind: its worker starts with a context of its device, and its images are sent
 /// first.
@@ -48,8 +49,8 @@ pub(super) struct Recreated {
     items: Arc<Vec<Item>>,
     /// The memory that it shares with the sessions that move with this one.
     sharing: Vec<u8>,
-    /// It found no offer of some of it, and has not created the objects.
-    lacks_shared: bool,
+    /// It lacks something of other sessions, and has not created the objects.
+    lacks: bool,
     /// Since when that is so.
     lacks_since: Option<Instant>,
     /// The calls that created them.
@@ -201,9 +202,9 @@ impl Source {
         }
     }
 
-    /// Sends which memory the session shares, unless the destination shares just that.
+    /// Sends which memory the session shares, if it moves with others.
     fn send_sharing(&mut self, sharing: Vec<u8>, stopped: bool) -> Result<(), StateError> {
-        if self.recreated.lacks_shared || sharing != self.recreated.sharing {
+        if self.gates.is_some() || sharing != self.recreated.sharing {
             let writer = self.peer.writer()?;
             writer.put(Kind::Sharing, &[&[u8::from(stopped)], &sharing])?;
             self.recreated.sharing = sharing;
@@ -212,15 +213,24 @@ impl Source {
     }
 
     /// Receives the answer to a round. Returns false, and begins another round, if the
-    /// destination found no offer of shared memory.
+    /// destination lacks something that the sessions that move with this one may provide.
     pub(super) fn await_recreated(&mut self, session: &Session) -> Result<bool, StateError> {
-        self.recreated.lacks_shared = self.peer.expect(Kind::Ready)? != [0];
-        if !self.recreated.lacks_shared {
+        let lack = Lack::of(&self.peer.expect(Kind::Ready)?)?;
+        self.recreated.lacks = lack.is_some();
+        let Some(lack) = lack else {
             self.recreated.lacks_since = None;
             return Ok(true);
-        }
+        };
         let since = *self.recreated.lacks_since.get_or_insert_with(Instant::now);
-        if since.elapsed() > LACKS {
+        let is_late = since.elapsed() > LACKS;
+        if let Lack::Room { limit, .. } = &lack {
+            // What all of them have now may fit, though not what they had in their last rounds.
+            let all = session.memory.arena().share().used();
+            if limit.map_or(is_late, |limit| all > limit) {
+                return Err(lack.into_error());
+            }
+        }
+        if is_late {
             // The destination has nothing to copy to.
             self.copies_before = false;
             return Ok(true);
@@ -296,7 +306,7 @@ impl Source {
     pub(super) fn catch_up(&mut self, session: &mut Session) -> Result<(), StateError> {
         let items = self.items(session)?;
         let sharing = session.sharing.parts(&session.memory);
-        let same = !self.recreated.lacks_shared
+        let same = !self.recreated.lacks
             && items == *self.recreated.items
             && sharing == self.recreated.sharing
             && !self.shared.is_behind(session)?;
@@ -314,6 +324,9 @@ impl Source {
         self.recreated.items = Arc::new(items);
         self.shared.begin(session)?;
         self.hand_over_now(session)?;
-        self.peer.expect(Kind::Ready).map(drop)
+        match Lack::of(&self.peer.expect(Kind::Ready)?)? {
+            None => Ok(()),
+            Some(lack) => Err(lack.into_error()),
+        }
     }
 }

@@ -33,6 +33,7 @@ impl Source {
             self.peer.take(Kind::Ready)?;
             self.shared.is_letting_go = false;
             session.transfer.shortage.let_go();
+            tracing::debug!("the destination has let go of freed memory, which a call lacks");
         }
         if !session.transfer.shortage.is_awaited() {
             return Ok(false);

@@ -187,7 +187,7 @@ fn an_image_of_a_module_that_is_loaded_meanwhile_is_offered_too() {
     // Modules loaded during pre-copy are sent before the stop.
     let last = [PTX, b"// the last one\n"].concat();
     let third = load(&mut begun.session, 3, &last);
-    begun.answer(Kind::Ready, &[]);
+    begun.answer(Kind::Ready, &[0]);
     let requested = loop {
         match begun.images() {
             (requested, Kind::ImageNames) => break requested,
@@ -280,8 +280,11 @@ fn a_session_waits_for_others_that_are_behind() {
     let _alone = alone();
     let mut begun = Begun::new(shareable());
     assert_eq!(begun.record().0, Kind::Head);
-    // Those that move with it have not begun to offer the memory that they share.
-    for behind in [[1]; 40].into_iter().chain([[0]]) {
+    // Those that move with it have not begun to offer the memory that they share, and have what
+    // their programs have freed.
+    let room = [&[2], u64::MAX.to_le_bytes().as_slice(), b"no room"].concat();
+    let behind = [vec![1], room].into_iter().cycle().take(40);
+    for behind in behind.chain([vec![0]]) {
         assert_eq!(begun.images(), (vec![], Kind::ImageNames));
         begun.answer(Kind::Missing, &[]);
         while begun.record().0 != Kind::ObjectsEnd {}
