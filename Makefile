@@ -79,13 +79,6 @@ out/lib/lib%: target/release/libparagpu_$$(CRATE_$$*).a guest-frontend/link/link
 out/debug/lib/lib%: target/debug/libparagpu_$$(CRATE_$$*).a guest-frontend/link/link.sh
 	PROFILE=dev guest-frontend/link/link.sh lib$* out/debug
 
-# Builds some crates, and links the libraries $(2) and the redirector.
-define build-crates
-cargo build --release $(1:%=-p paragpu-%)
-@$(MAKE) --no-print-directory $(2:%=out/lib/lib%)
-guest-frontend/link/link.sh libparagpu-redirect.so out
-endef
-
 .PHONY: programs
 programs: cuda ## the CUDA test programs, into out/programs
 	@echo "== building the CUDA test programs"
@@ -332,23 +325,20 @@ test-images: images programs ## boot the images in VMs, run programs there; inst
 	cd tests && python3 -m unittest -v images.test_images
 
 PACKAGES_POOL := $(PACKAGES_BUILD) slurmctld slurmd slurm-client slurmdbd mariadb-server-core munge iproute2 faketime
-POOL_CRATES := daemon worker cli cuda
 # A revision whose paragpud joins the pool, too: built once, in minutes.
 OLDER ?=
 .PHONY: test-pool
 test-pool: RELEASE += $(if $(OLDER),PARAGPU_TEST_OLDER=$(CURDIR)/$(CACHE)/older)
-test-pool: ## a pool under Slurm: leases, drain, lost hosts; software GPUs, network namespaces, root; out/pool.json, out/shares.json; with OLDER=REVISION a daemon of that, too
+test-pool: build ## a pool under Slurm: leases, drain, lost hosts; software GPUs, network namespaces, root; out/pool.json, out/shares.json; with OLDER=REVISION a daemon of that, too
 	@tests/tools/install-packages.sh $(PACKAGES_POOL)
 	@$(if $(OLDER),tests/tools/build-older.sh $(OLDER) $(CACHE)/older)
-	$(call build-crates,$(POOL_CRATES),cuda.so.1)
 	@$(RELEASE) python3 tests/pool/run.py
 	@$(RELEASE) python3 tests/pool/shares.py
 	@python3 tests/pool/simulate.py out/pool.json
 
 .PHONY: picture-of-dashboard
-picture-of-dashboard: $(VENV)/.complete ## docs/grafana.json as a pool under load fills it, drawn into docs/grafana.svg; Prometheus, Slurm, root
+picture-of-dashboard: build $(VENV)/.complete ## docs/grafana.json as a pool under load fills it, drawn into docs/grafana.svg; Prometheus, Slurm, root
 	@tests/tools/install-packages.sh $(PACKAGES_POOL) prometheus
-	$(call build-crates,$(POOL_CRATES),cuda.so.1)
 	@$(RELEASE) $(PYTHON) tests/pool/dashboard.py
 
 .PHONY: test-nvidia-smi
@@ -363,13 +353,11 @@ test-nvml-tools: build ## nvtop, btop, gpustat, nvitop and others in a guest, on
 	@$(RELEASE) python3 tests/nvml/test_tools.py
 
 PACKAGES_KUBERNETES := $(PACKAGES_BUILD) etcd-server openssl
-KUBERNETES_CRATES := daemon worker cli cuda cudart
 .PHONY: test-kubernetes
-test-kubernetes: programs ## claims under a real control plane, built once with Go (minutes), without a kubelet; software GPUs, root; out/kubernetes.json
+test-kubernetes: build programs ## claims under a real control plane, built once with Go (minutes), without a kubelet; software GPUs, root; out/kubernetes.json
 	@tests/tools/install-packages.sh $(PACKAGES_KUBERNETES)
 	@tests/kubernetes/build.sh $(CURDIR)/$(CACHE)/kubernetes
-	cargo build --release -p paragpu-kubernetes --bins --examples
-	$(call build-crates,$(KUBERNETES_CRATES),cuda.so.1 cudart.so.13)
+	cargo build --release -p paragpu-kubernetes --example kubelet
 	@$(RELEASE) python3 tests/kubernetes/run.py
 
 .PHONY: test-libvirt
