@@ -18,6 +18,8 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let mut log = tracing_subscriber::fmt()
         .with_max_level(arguments.log)
+        // Its report of a line that cannot be written, on a full disk for example, panics.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     // journalctl shows a line with colour codes as a blob. In a terminal NO_COLOR decides.
     if !std::io::stderr().is_terminal() {

@@ -370,3 +370,23 @@ fn a_process_that_is_asked_to_end_leaves_no_socket() {
     assert!(!process.socket().exists());
     drop(guest);
 }
+
+#[test]
+fn a_log_that_cannot_be_written_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let mut child = Process::command(&folder).stderr(full).spawn().unwrap();
+    let socket = folder.path().join("device.sock");
+    let connection = loop {
+        match UnixStream::connect(&socket) {
+            Ok(connection) => break Some(connection),
+            Err(_) if child.try_wait().unwrap().is_some() => break None,
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    // It serves connections after it has logged that it listens.
+    let version = connection.map(|mut connection| connection.read_exact(&mut [0; 8]));
+    let _ = child.kill();
+    child.wait().unwrap();
+    version.expect("it listens").unwrap();
+}
