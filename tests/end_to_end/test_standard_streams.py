@@ -1,4 +1,5 @@
-"""Programs without standard streams: what they print must not go into a connection."""
+"""Programs without standard streams, or with such that cannot be written: what they print must
+not go into a connection, and what is printed to them changes no result."""
 
 import os
 import subprocess
@@ -33,7 +34,7 @@ os._exit(0)
 
 
 class StandardStreams(unittest.TestCase):
-    """Over each communicator of one host."""
+    """Of programs and of what serves them."""
 
     def test_no_connection_takes_their_numbers(self):
         with harness.Daemon() as daemon:
@@ -42,3 +43,11 @@ class StandardStreams(unittest.TestCase):
                     command = [sys.executable, "-c", PROGRAM, HERE]
                     done = subprocess.run(command, env=daemon.guest_environment(communicator), timeout=60, check=False)
                     self.assertEqual(done.returncode, 0)
+
+    def test_a_full_disk_under_standard_error_changes_no_result(self):
+        # The program's kernels fail on purpose, and each failure is explained there.
+        with harness.Daemon() as daemon, open("/dev/full", "w", encoding="utf-8") as full:
+            command = [os.path.join(harness.PROGRAMS, "errors")]
+            environment = daemon.guest_environment("unix")
+            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=full, text=True, timeout=120, check=False)
+            self.assertEqual(done.returncode, 0, done.stdout)

@@ -14,6 +14,8 @@ use std::time::Instant;
 use paragpu_protocol::table::CALLS;
 use parking_lot::Mutex;
 
+use crate::notice::notice;
+
 /// Threads with counters of their own, and counters that the other threads share.
 const OWN: usize = 48;
 const SHARED: usize = 16;
@@ -214,9 +216,9 @@ pub(crate) fn write_at_end() {
         .open(&path)
         .and_then(|mut file| file.write_all(format!("{}\n", statistics().to_json()).as_bytes()));
     if let Err(error) = written {
-        eprintln!(
-            "paragpu: cannot write the statistics to {}: {error}",
+        notice(format_args!(
+            "cannot write the statistics to {}: {error}",
             path.display()
-        );
+        ));
     }
 }

@@ -32,6 +32,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::Result;
+use crate::notice::notice;
 use crate::statistics;
 use crate::sys::memory::{HostRows, HostSlice};
 use crate::sys::process;
@@ -751,10 +752,10 @@ impl Link {
         if is_first {
             self.users.work_failed();
             if !detail.is_empty() {
-                eprintln!("paragpu: {status}: {detail}");
+                notice(format_args!("{status}: {detail}"));
             }
             if let Some(advice) = advice::after_failure(status) {
-                eprintln!("paragpu: {advice}");
+                notice(format_args!("{advice}"));
             }
         }
         if status == Status::NOT_SUPPORTED {
@@ -773,10 +774,10 @@ impl Link {
         match self.state.end(status) {
             Ok(()) => {
                 if self.state.is_announced() {
-                    eprintln!(
-                        "paragpu: the session with the GPU's host is over: {why}; \
+                    notice(format_args!(
+                        "the session with the GPU's host is over: {why}; \
                          every further CUDA call fails. Look at the host's log (journalctl -u paragpud)."
-                    );
+                    ));
                 }
                 self.disconnect(&*self.sender());
                 for slot in self.slots.all() {

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use super::connect::{Connected, Dialer, Resume};
 use super::{Content, Incoming, LOST, Link, Outgoing};
 use crate::error::{Error, Result, chain};
+use crate::notice::notice;
 use crate::sys::process;
 use crate::sys::uncancelled::Uncancelled;
 
@@ -235,7 +236,7 @@ impl Link {
 
     /// Reports to user and host that the guest could not follow the move.
     fn report_refusal(&self, why: &str) {
-        eprintln!("paragpu: the session stays where it is: {why}");
+        notice(format_args!("the session stays where it is: {why}"));
         let stays = encode_all(&Stays { reason: Text(why) });
         let sender = self.sender();
         // The session cannot stay on a connection that is lost, or full of calls

@@ -4,6 +4,8 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 
+use crate::notice::notice;
+
 /// Maximum number of reports. They come from the host, which is not trusted to be brief.
 const MAX_MESSAGES: usize = 100;
 
@@ -13,7 +15,7 @@ static REPORTED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 /// status of a launch and would never show it.
 pub fn report_once(status: Status, detail: &str) {
     if is_new(detail) {
-        eprintln!("paragpu: {status}: {detail}");
+        notice(format_args!("{status}: {detail}"));
     }
 }
 

@@ -27,6 +27,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
+use crate::notice::notice;
 use crate::parallel::in_parts;
 use crate::sys::memory::{HostSlice, Pages};
 use crate::sys::userfault::{PageFault, Userfault};
@@ -387,11 +388,11 @@ impl ManagedRange {
         }
         if taken.is_err() {
             // The program must not continue with pages that the device does not know of.
-            eprintln!(
-                "paragpu: managed memory at {:#x} is lost, because the kernel does not take its \
+            notice(format_args!(
+                "managed memory at {:#x} is lost, because the kernel does not take its \
                  pages back",
                 self.address
-            );
+            ));
             pages.forbid();
         }
         taken
@@ -446,10 +447,10 @@ impl ManagedRange {
                 self.list(&mut state);
                 let provided = self.provide(&mut state, unit, found, fault.is_write);
                 if let Err(status) = provided {
-                    eprintln!(
-                        "paragpu: managed memory at {start:#x} is lost, because the device cannot be \
+                    notice(format_args!(
+                        "managed memory at {start:#x} is lost, because the device cannot be \
                          read: {status}"
-                    );
+                    ));
                     if let Some(pages) = &state.pages {
                         pages.forbid();
                     }

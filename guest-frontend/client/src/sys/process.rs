@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use super::memory::PAGE;
 use super::moved_pages;
 
+use crate::notice::notice;
+
 /// True in the process that watches forks, false in its forked children.
 static IS_OWNER: AtomicPtr<AtomicBool> = AtomicPtr::new((&raw const UNWIPED).cast_mut());
 /// The mark while there is no page that the kernel wipes.
@@ -225,7 +227,7 @@ fn start(builder: std::thread::Builder, name: &str, body: impl FnOnce() + Send +
     };
     let started = builder.name(name.into()).spawn(body);
     if let Err(error) = &started {
-        eprintln!("paragpu: cannot start the thread {name}: {error}");
+        notice(format_args!("cannot start the thread {name}: {error}"));
     }
     started.is_ok()
 }

@@ -9,6 +9,7 @@ use std::iter::once;
 use std::sync::OnceLock;
 
 use paragpu_client::Session;
+use paragpu_client::notice;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
@@ -236,7 +237,9 @@ pub fn join<R>(session: &Session, publish: impl FnOnce() -> R) -> R {
     let copied = enabled.copy_all(session);
     if let Err(status) = reached.and(copied) {
         let device = session.ordinal();
-        eprintln!("paragpu: device {device} cannot access the program's managed memory: {status}");
+        notice(format_args!(
+            "device {device} cannot access the program's managed memory: {status}"
+        ));
     }
     publish()
 }

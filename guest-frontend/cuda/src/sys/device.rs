@@ -15,7 +15,7 @@ use paragpu_abi::{
 };
 use paragpu_client::monitor::Monitor;
 use paragpu_client::snapshot::Snapshot;
-use paragpu_client::{Error, Session, chain};
+use paragpu_client::{Error, Session, chain, notice};
 use paragpu_config::guest::Guest;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
@@ -51,7 +51,7 @@ pub fn is_initialized() -> bool {
 fn report(error: &Error) {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if !REPORTED.swap(true, Ordering::Relaxed) {
-        eprintln!("paragpu: {}", chain(error));
+        notice(format_args!("{}", chain(error)));
     }
 }
 
@@ -197,7 +197,9 @@ fn answering<T>(entries: Option<&[Entry]>, open: impl Fn(u32) -> Result<T>) -> R
 fn report_mig(name: &str) {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if !REPORTED.swap(true, Ordering::Relaxed) {
-        eprintln!("paragpu: not supported: {name} in CUDA_VISIBLE_DEVICES");
+        notice(format_args!(
+            "not supported: {name} in CUDA_VISIBLE_DEVICES"
+        ));
     }
 }
 

@@ -16,6 +16,7 @@ use paragpu_protocol::status::Status;
 use super::boundary::Out;
 use super::{Result, export_table, present, put, put_if, text};
 use crate::versions::{NEWEST, Symbol, resolve};
+use paragpu_client::notice;
 
 /// Every exported symbol.
 pub static SYMBOLS: &[Symbol] = include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
@@ -96,12 +97,12 @@ pub(crate) unsafe fn cuGetExportTable(out: Out<'_, *const c_void>, id: *const c_
         return Ok(());
     }
     if !REPORTED.swap(true, Ordering::Relaxed) {
-        eprintln!(
-            "paragpu: a private table of the driver was asked for, which paragpu does not have; \
+        notice(format_args!(
+            "a private table of the driver was asked for, which paragpu does not have; \
              where a CUDA runtime of NVIDIA's asks, its calls fail: start the program with \
              `paragpu run`, or see with `paragpu doctor PROGRAM` what it carries (docs/redirect.md); \
              profilers (CUPTI, nsys, ncu), which ask for others, are not supported"
-        );
+        ));
     }
     Err(Status::INVALID_VALUE)
 }

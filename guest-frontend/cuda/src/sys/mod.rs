@@ -10,6 +10,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use paragpu_client::notice;
 use paragpu_protocol::status::Status;
 
 /// Result of a function.
@@ -69,7 +70,7 @@ pub mod virtual_memory;
 /// Prints, once per function, that it is not supported.
 pub(crate) fn unsupported(name: &str, reported: &AtomicBool) -> Status {
     if !reported.swap(true, Ordering::Relaxed) {
-        eprintln!("paragpu: not supported: {name}");
+        notice(format_args!("not supported: {name}"));
     }
     Status::NOT_SUPPORTED
 }
