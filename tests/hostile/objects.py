@@ -302,7 +302,7 @@ def work_of_the_legacy_stream_behind_many_streams(field):
 @attack
 def modules_that_go_behind_an_endless_kernel(field):
     """A launch keeps its module's code; what is unloaded counts until then."""
-    limit = 128 << 20
+    limit = 40 << 20
     field.again(f"--set=limits.per_vm_host_memory={limit}")
     session = field.session()
     worker = field.worker(session)

@@ -156,6 +156,14 @@ pub fn place_at(
 }
 
 impl Module {
+    /// Bytes of memory of the host that it takes, apart from its variables.
+    #[must_use]
+    pub fn host_memory(&self) -> usize {
+        // An entry of a hash table, and a name, which the list of managed ones may repeat.
+        let names = self.globals.keys().map(|name| 2 * (name.len() + 128));
+        self.program.footprint() + names.sum::<usize>()
+    }
+
     /// The loader's log: functions that cannot run, and why.
     #[must_use]
     pub fn log(&self) -> String {

@@ -7,6 +7,7 @@
 
 mod access;
 mod call;
+mod footprint;
 mod function;
 mod register;
 

@@ -36,7 +36,8 @@ pub const HEAP: &str = "malloc heap";
 /// Host memory for each byte of PTX, at worst, on a device that computes on the host: while it
 /// is loaded or linked, for the parsed text and the program compiled from it.
 pub const PTX_COMPILING: u64 = 100;
-/// Likewise afterwards, for the program.
+/// Likewise afterwards, for the program. It often takes a tenth of that, which
+/// [`ModuleDevice::module_host_memory`] tells.
 pub const PTX_COMPILED: u64 = 70;
 
 /// An input of a link.
@@ -153,6 +154,12 @@ pub trait ModuleDevice {
             Status::NOT_SUPPORTED,
             "this device cannot list the variables of a module",
         ))
+    }
+
+    /// The host memory that a loaded module takes, if the device can tell. Otherwise
+    /// [`PTX_COMPILED`] bytes for each byte of PTX are charged for it.
+    fn module_host_memory(&self, _module: ModuleId) -> Option<u64> {
+        None
     }
 
     /// The search of the module's code that [`module_variables`](Self::module_variables)

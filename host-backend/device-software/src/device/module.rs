@@ -121,6 +121,11 @@ impl ModuleDevice for SoftwareDevice {
         found.ok_or_else(|| Error::new(Status::NOT_FOUND, format!("no variable {name}")))
     }
 
+    fn module_host_memory(&self, module: ModuleId) -> Option<u64> {
+        let loaded = self.code.modules.get(&module.0)?;
+        Some(loaded.host_memory() as u64)
+    }
+
     fn module_managed(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
         let loaded = handle(self.code.modules.get(&module.0))?;
         if !loaded.managed.contains(name) {

@@ -197,7 +197,8 @@ impl Modules {
         held.grow(compiling)?;
         let read = began.elapsed();
         let (id, mut log) = gpu.module_load(&Arc::clone(&image).into(), &options)?;
-        let compiled = unpacked_weight(&image, gpu, PTX_COMPILED);
+        let told = gpu.module_host_memory(id);
+        let compiled = told.unwrap_or_else(|| unpacked_weight(&image, gpu, PTX_COMPILED));
         held.shrink(compiling.saturating_sub(compiled));
         let loaded = began.elapsed();
         let variables = variables(gpu, id);

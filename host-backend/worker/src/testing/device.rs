@@ -12,23 +12,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paragpu_device::{
-    ArrayId, ContextDevice, CopyEnd, Error, EventId, Function, FunctionId, GraphDevice, GraphId,
-    GraphNode, HostFunction, Launch, LaunchTarget, MemoryOperation, Memset, ModuleDevice, ModuleId,
-    NativeDevice, Preference, Recording, Result, Snapshot, StreamDevice, StreamId, SurfaceId,
-    TextureDevice, TextureId, TextureResource, Work, WorkDevice,
+    ArrayId, ContextDevice, CopyEnd, Error, EventId, FunctionId, GraphDevice, GraphId, GraphNode,
+    HostFunction, Launch, LaunchTarget, MemoryOperation, Memset, ModuleId, NativeDevice,
+    Preference, Recording, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice,
+    TextureId, TextureResource, Work, WorkDevice,
 };
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling};
 
 use self::memory::Memory;
+use self::module::Module;
 
 mod event;
 mod green;
 mod memory;
+mod module;
 
-/// Begins images whose variables are unknown.
-pub const UNLISTED: &[u8] = b"unlisted";
+pub use module::{TELLING, TOLD, UNLISTED};
 
 /// Bytes of memory that the device has.
 pub const TOTAL: u64 = 64 * CHUNK;
@@ -58,8 +59,7 @@ pub struct State {
     events: HashMap<EventId, (u64, u64)>,
     memory: Memory,
     arrays: HashMap<ArrayId, Vec<u8>>,
-    /// Whether each lists its variables.
-    modules: BTreeMap<ModuleId, bool>,
+    modules: BTreeMap<ModuleId, Module>,
     functions: HashMap<FunctionId, String>,
     others: BTreeSet<u64>,
     graphs: HashMap<GraphId, Vec<GraphNode>>,
@@ -464,92 +464,6 @@ impl TextureDevice for TestDevice {
     fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()> {
         let gone = self.enter("surface_destroy")?.others.remove(&surface.0);
         gone.then_some(()).ok_or(Status::INVALID_HANDLE.into())
-    }
-}
-
-/// Kernels of each module.
-const FUNCTIONS: [&str; 4] = ["noop", "fault", "reject", "store"];
-
-impl ModuleDevice for TestDevice {
-    fn module_load(
-        &mut self,
-        image: &paragpu_device::Image,
-        options: &[(u32, u32)],
-    ) -> Result<(ModuleId, String)> {
-        let mut state = self.enter("module_load")?;
-        let id = ModuleId(state.id());
-        state.modules.insert(id, !image.starts_with(UNLISTED));
-        Ok((
-            id,
-            format!("{} bytes, {} options", image.len(), options.len()),
-        ))
-    }
-
-    fn image_link(
-        &mut self,
-        inputs: &[paragpu_device::LinkInput<'_>],
-        options: &[(u32, u32)],
-    ) -> Result<(Vec<u8>, String)> {
-        drop(self.enter("image_link")?);
-        let images: Vec<&[u8]> = inputs.iter().map(|input| input.image).collect();
-        let names: Vec<&str> = inputs.iter().map(|input| input.name).collect();
-        let log = format!("{} with {} options", names.join(" "), options.len());
-        Ok((images.concat(), log))
-    }
-
-    fn module_unload(&mut self, module: ModuleId) -> Result<()> {
-        let gone = self.enter("module_unload")?.modules.remove(&module);
-        gone.map(|_| ()).ok_or(Status::INVALID_HANDLE.into())
-    }
-
-    fn module_variables(&mut self, module: ModuleId) -> Result<Vec<paragpu_device::Variable>> {
-        match self.state().modules.get(&module) {
-            Some(true) => Ok(Vec::new()),
-            Some(false) => Err(Error::new(
-                Status::NOT_SUPPORTED,
-                "the variables of a module are unknown",
-            )),
-            None => Err(Status::INVALID_HANDLE.into()),
-        }
-    }
-
-    fn prefer(&mut self, _: u64) {}
-
-    fn module_function(&mut self, _: ModuleId, name: &str) -> Result<Function> {
-        let mut state = self.enter("module_function")?;
-        if !FUNCTIONS.contains(&name) {
-            return Err(Status::NOT_FOUND.into());
-        }
-        let id = FunctionId(state.id());
-        state.functions.insert(id, name.into());
-        Ok(Function {
-            id,
-            attributes: vec![(0, 1024)],
-            parameters: vec![(0, 8), (8, 4)],
-        })
-    }
-
-    fn module_functions(&mut self, _: ModuleId) -> Result<Vec<String>> {
-        drop(self.enter("module_functions")?);
-        Ok(FUNCTIONS.map(str::to_owned).to_vec())
-    }
-
-    fn module_global(&mut self, _: ModuleId, name: &str) -> Result<(u64, u64)> {
-        drop(self.enter("module_global")?);
-        match name {
-            "variable" => Ok((0x7000, 64)),
-            _ => Err(Status::NOT_FOUND.into()),
-        }
-    }
-
-    fn occupancy_clusters(&mut self, launch: &paragpu_device::Launch<'_>) -> Result<i32> {
-        drop(self.enter("occupancy_clusters")?);
-        let blocks: u32 = launch.cluster.iter().map(|side| (*side).max(1)).product();
-        Ok((132 / blocks).cast_signed())
-    }
-
-    fn occupancy_cluster_size(&mut self, _: &paragpu_device::Launch<'_>) -> Result<i32> {
-        self.enter("occupancy_cluster_size").map(|_| 8)
     }
 }
 

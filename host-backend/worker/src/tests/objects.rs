@@ -1,5 +1,6 @@
 //! Objects: created, used, destroyed; invalid handles.
 
+use paragpu_device::PTX_COMPILED;
 use paragpu_protocol::codec::{Bytes, Field as _, Text, encode_all};
 use paragpu_protocol::handle::{
     ArrayHandle, DeviceAddress, EventHandle, FunctionHandle, ModuleHandle, StreamHandle,
@@ -15,6 +16,7 @@ use paragpu_protocol::types::{
 };
 
 use super::{MODULE, elapsed, image_of, kernel, launch, load_image, load_module};
+use crate::testing::device::{TELLING, TOLD};
 use crate::testing::guest::{Guest, decode, sevens};
 
 const STREAM: StreamHandle = StreamHandle(16);
@@ -253,6 +255,28 @@ fn modules_and_kernels() {
     guest.fails(&ModuleUnload { module: MODULE }, Status::INVALID_HANDLE);
     // Its kernels are destroyed with it.
     check_unknown(&mut guest, function);
+    guest.goodbye();
+}
+
+#[test]
+fn a_module_is_charged_for_what_the_device_tells() {
+    let mut guest = Guest::new();
+    let text = ".version 8.0\n.target sm_80\n.address_size 64\n";
+    let mut held = |text: &str| {
+        let hash = image_of(&guest, text.as_bytes());
+        guest.call(&ContextSynchronize {}).unwrap();
+        let before = guest.counters().host_memory;
+        load_image(&mut guest, hash);
+        let held = guest.counters().host_memory - before;
+        guest.call(&ModuleUnload { module: MODULE }).unwrap();
+        assert_eq!(guest.counters().host_memory, before);
+        held
+    };
+    // Of the same length.
+    let silent = held(&format!("{text}{}", " ".repeat(TELLING.len())));
+    let telling = held(&format!("{text}{TELLING}"));
+    let length = (text.len() + TELLING.len()) as u64;
+    assert_eq!(silent - telling, PTX_COMPILED * length - TOLD);
     guest.goodbye();
 }
 
