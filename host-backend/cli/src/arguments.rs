@@ -365,6 +365,9 @@ pub struct Migrate {
     /// The session's number in `paragpu list`.
     #[arg(group = "which", add = Candidates::new(completions::sessions))]
     pub session: Option<u64>,
+    /// The same, as scripts for earlier builds have it.
+    #[arg(long = "session", value_name = "ID", group = "which", hide = true)]
+    pub named_session: Option<u64>,
     /// Move all sessions of this VM: all arrive, or all stay.
     #[arg(long, value_name = "NAME", group = "which", add = Candidates::new(completions::vms))]
     pub vm: Option<String>,

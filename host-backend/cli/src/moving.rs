@@ -16,8 +16,9 @@ use crate::sessions::bytes;
 
 /// `paragpu migrate`. Fails where one of several sessions did not move.
 pub fn migrate(control: &Control, migrate: &Migrate) -> Result<ExitCode, Error> {
+    let session = migrate.session.or(migrate.named_session);
     let request = Request::Migrate(admin::Migrate {
-        session: migrate.session,
+        session,
         vm: migrate.vm.clone(),
         gpu: migrate.gpu,
         to: migrate.to.as_deref().map(url),
@@ -30,7 +31,7 @@ pub fn migrate(control: &Control, migrate: &Migrate) -> Result<ExitCode, Error> 
     let output = migrate.output;
     let done = carry_out(control, &request, output)?;
     let Response::Moved { sessions } = done else {
-        let session = migrate.session.unwrap_or_default();
+        let session = session.unwrap_or_default();
         let Response::Done(figures) = &done else {
             return Err(unexpected());
         };

@@ -345,8 +345,8 @@ fn sessions_are_moved_by_number_or_by_their_vm() {
     assert_eq!(done[0]["bytes"], 4096);
     assert_eq!(done[1]["error"], "it is busy");
     assert!(!moved.status.success());
-    // One session that does not move.
-    let stays = ["migrate", "13", to[0], to[1], "-o", "json"];
+    // One session that does not move, named as by earlier builds.
+    let stays = ["migrate", "--session", "13", to[0], to[1], "-o", "json"];
     let stays = paragpu(directory.path(), &stays);
     let done: serde_json::Value = serde_json::from_slice(&stays.stdout).unwrap();
     assert_eq!(done["answer"], "error");
@@ -364,6 +364,7 @@ fn sessions_are_moved_by_number_or_by_their_vm() {
         &["migrate", "12"][..],
         &["migrate", "--to", "/a"],
         &["migrate", "12", "--vm", "blue", "--to", "/a"],
+        &["migrate", "12", "--session", "12", "--to", "/a"],
     ] {
         assert_eq!(paragpu(directory.path(), wrong).status.code(), Some(2));
     }
