@@ -44,6 +44,14 @@ class StandardStreams(unittest.TestCase):
                     done = subprocess.run(command, env=daemon.guest_environment(communicator), timeout=60, check=False)
                     self.assertEqual(done.returncode, 0)
 
+    def test_a_module_that_has_no_room_names_the_limit(self):
+        with harness.Daemon("--set=limits.per_vm_host_memory=256KiB") as daemon:
+            command = [os.path.join(harness.PROGRAMS, "vectorAdd")]
+            environment = daemon.guest_environment("unix")
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("limits.per_vm_host_memory", done.stderr)
+
     def test_a_full_disk_under_standard_error_changes_no_result(self):
         # The program's kernels fail on purpose, and each failure is explained there.
         with harness.Daemon() as daemon, open("/dev/full", "w", encoding="utf-8") as full:

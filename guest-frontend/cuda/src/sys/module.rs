@@ -69,7 +69,7 @@ pub unsafe fn load_image<'a>(
         }
         Err(status) => {
             let detail = paragpu_client::take_detail();
-            if status == Status::NO_BINARY_FOR_GPU {
+            if [Status::NO_BINARY_FOR_GPU, Status::OUT_OF_MEMORY].contains(&status) {
                 paragpu_client::report_once(status, &detail);
             }
             // SAFETY: the caller upholds the contract of `Options::report`.

@@ -75,7 +75,8 @@ impl HostAccount {
             return fail(
                 Status::OUT_OF_MEMORY,
                 format!(
-                    "the sessions of this VM are together limited to {limit} bytes of host memory"
+                    "the sessions of this VM are together limited to {limit} bytes of host memory \
+                     (limits.per_vm_host_memory)"
                 ),
             );
         }
