@@ -3,7 +3,7 @@
 //! Work submitted to a stream is executed when it is polled, unless the test holds the
 //! stream. Kernels by name: `noop`; `fault` loses the context; `reject` is refused at
 //! launch; `store` writes its remaining parameters to the address in the first. A module's
-//! variables are unknown if its image begins with [`UNLISTED`].
+//! variables are unknown if its image begins with `UNLISTED`.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -29,6 +29,7 @@ mod green;
 mod memory;
 mod module;
 
+#[cfg(test)]
 pub use module::{TELLING, TOLD, UNLISTED};
 
 /// Bytes of memory that the device has.
