@@ -486,17 +486,24 @@ impl Share {
     /// Whether `bytes` could be charged now.
     #[must_use]
     pub fn fits(&self, bytes: u64) -> bool {
-        let vm = self.vm.as_ref();
-        vm.is_none_or(|vm| vm.counted().saturating_add(bytes) <= vm.limit())
-            && !self.is_gpu_full(bytes)
+        self.vm_has_room(bytes) && self.gpu_has_room(bytes)
     }
 
-    /// Whether the GPU has no room for `bytes`.
+    /// Whether the GPU has no room for `bytes` that the VM may have.
     #[must_use]
     pub fn is_gpu_full(&self, bytes: u64) -> bool {
-        self.gpu.as_ref().is_some_and(|gpu| {
+        self.vm_has_room(bytes) && !self.gpu_has_room(bytes)
+    }
+
+    fn vm_has_room(&self, bytes: u64) -> bool {
+        let vm = self.vm.as_ref();
+        vm.is_none_or(|vm| vm.counted().saturating_add(bytes) <= vm.limit())
+    }
+
+    fn gpu_has_room(&self, bytes: u64) -> bool {
+        self.gpu.as_ref().is_none_or(|gpu| {
             let total = gpu.counted().saturating_add(bytes);
-            total > gpu.limit() && !self.enlarge(total)
+            total <= gpu.limit() || self.enlarge(total)
         })
     }
 }
@@ -591,7 +598,7 @@ mod tests {
         assert!(share.fits(50) && share.take(50) && asked() == 2);
         assert_eq!((share.free(), asked()), (10, 1));
         // Beyond its VM's limit nobody asks.
-        assert!(!share.fits(11) && !share.take(11) && asked() == 0);
+        assert!(!share.fits(11) && !share.take(11) && !share.is_gpu_full(11) && asked() == 0);
         gpu.others.store(25, Ordering::Relaxed);
         assert_eq!(share.free(), 5);
         assert!(!share.take(6) && share.is_gpu_full(6) && share.take(5));
