@@ -45,7 +45,7 @@ class StandardStreams(unittest.TestCase):
                     self.assertEqual(done.returncode, 0)
 
     def test_a_module_that_has_no_room_names_the_limit(self):
-        with harness.Daemon("--set=limits.per_vm_host_memory=256KiB") as daemon:
+        with harness.Daemon("--set=limits.per_vm_host_memory=16KiB") as daemon:
             command = [os.path.join(harness.PROGRAMS, "vectorAdd")]
             environment = daemon.guest_environment("unix")
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
