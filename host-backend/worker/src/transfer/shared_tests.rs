@@ -291,7 +291,8 @@ fn a_round_without_room_is_answered_so() {
     read(address + SIZE, &mut byte);
     assert_eq!((byte, account.used(Book::Device)), ([2], 3 * SIZE));
 
-    // Memory of another size in the place of what it had.
+    // More memory than the GPU has, of what the VM may have.
+    account.limit_to(Book::Device, 4 * SIZE);
     gpu.limit_to(Book::Device, 2 * SIZE);
     let filling = &mut Filling::default();
     begin_round(
