@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 
-use paragpu_control::account::{Divider, Share};
+use paragpu_control::account::{Divider, Full, Share};
 
 /// A mapped range.
 #[derive(Debug)]
@@ -136,11 +136,13 @@ impl<F> Arena<F> {
 
     /// Why other sessions leave no room for `size` more bytes, if the session's own limit does.
     pub(crate) fn crowded(&self, size: u64) -> Option<Refused> {
-        match size > self.own_free() || self.share.fits(size) {
-            true => None,
-            false if self.share.is_gpu_full(size) => Some(Refused::Full),
-            false => Some(Refused::Shared),
+        if size > self.own_free() {
+            return None;
         }
+        self.share.full(size).map(|full| match full {
+            Full::Gpu => Refused::Full,
+            Full::Vm => Refused::Shared,
+        })
     }
 
     /// Returns such a charge.

@@ -327,6 +327,15 @@ pub trait Divider: std::fmt::Debug + Send + Sync {
     fn enlarge(&self, total: u64) -> Option<u64>;
 }
 
+/// What has no room for a charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// The VM has as much as it may have.
+    Vm,
+    /// Other VMs have the rest of the GPU.
+    Gpu,
+}
+
 /// A session's slot in the account of its VM, and in that of the VM's part of a GPU, if no driver
 /// counts the GPU's memory. The default belongs to no account and has no limit.
 #[derive(Debug, Clone, Default)]
@@ -483,28 +492,29 @@ impl Share {
         free.min(part.saturating_sub(gpu.used()))
     }
 
+    /// What has no room for `bytes` more; `None` if they could be charged now. The GPU only counts
+    /// for what the VM may have.
+    #[must_use]
+    pub fn full(&self, bytes: u64) -> Option<Full> {
+        let after = |place: &Place| place.counted().saturating_add(bytes);
+        let (vm, gpu) = (self.vm.as_ref(), self.gpu.as_ref());
+        if vm.is_some_and(|vm| after(vm) > vm.limit()) {
+            return Some(Full::Vm);
+        }
+        let is_full = |gpu: &Place| after(gpu) > gpu.limit() && !self.enlarge(after(gpu));
+        gpu.is_some_and(is_full).then_some(Full::Gpu)
+    }
+
     /// Whether `bytes` could be charged now.
     #[must_use]
     pub fn fits(&self, bytes: u64) -> bool {
-        self.vm_has_room(bytes) && self.gpu_has_room(bytes)
+        self.full(bytes).is_none()
     }
 
     /// Whether the GPU has no room for `bytes` that the VM may have.
     #[must_use]
     pub fn is_gpu_full(&self, bytes: u64) -> bool {
-        self.vm_has_room(bytes) && !self.gpu_has_room(bytes)
-    }
-
-    fn vm_has_room(&self, bytes: u64) -> bool {
-        let vm = self.vm.as_ref();
-        vm.is_none_or(|vm| vm.counted().saturating_add(bytes) <= vm.limit())
-    }
-
-    fn gpu_has_room(&self, bytes: u64) -> bool {
-        self.gpu.as_ref().is_none_or(|gpu| {
-            let total = gpu.counted().saturating_add(bytes);
-            total <= gpu.limit() || self.enlarge(total)
-        })
+        self.full(bytes) == Some(Full::Gpu)
     }
 }
 

@@ -8,9 +8,8 @@
 //! writes it before it owns the session, and unmaps it if it never does. Memory that the
 //! program maps in the meantime is handed over after the stop. What it frees in the meantime the
 //! destination unmaps in the next round, or earlier if a call lacks memory (`source/relief.rs`).
-//! A mapping that one end
-//! cannot export or the other cannot import is copied like any other; this is known
-//! before the switchover.
+//! A mapping that one end cannot export or the other cannot import is copied like any other;
+//! this is known before the switchover.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
