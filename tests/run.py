@@ -7,8 +7,8 @@ The build comes first. Then two stages more run at once than this machine has
 cores, PARAGPU_TEST_JOBS of them if that is set: several wait much.
 Each line of a stage's output is shown behind the stage's name and kept in
 out/test/STAGE.log. A stage that fails does not keep the rest from running.
-The sum gives the time of each stage by the clock and of the processors, and
-why tests were skipped. Ends with 1 if anything failed.
+The sum gives the time of each stage by the clock and of the processors, what
+failed, and why tests were skipped. Ends with 1 if anything failed.
 """
 
 import json
@@ -39,16 +39,18 @@ BUILT = {
 
 
 class Count:
-    """How many checks passed, failed and were skipped, and why they were skipped."""
+    """How many checks passed, failed and were skipped; why they were skipped, and what failed."""
 
-    def __init__(self, passed=0, failed=0, skipped=0, reasons=()):
-        self.passed, self.failed, self.skipped, self.reasons = passed, failed, skipped, list(reasons)
+    def __init__(self, passed=0, failed=0, skipped=0, reasons=(), faults=()):
+        self.passed, self.failed, self.skipped = passed, failed, skipped
+        self.reasons, self.faults = list(reasons), list(faults)
 
     def __str__(self):
         return f"{self.passed} passed, {self.failed} failed" + (f", {self.skipped} skipped" if self.skipped else "")
 
     def why(self):
-        """A line for each reason for which tests were skipped."""
+        """A line for each test that failed, and for each reason for which tests were skipped."""
+        yield from (f"failed: {fault}" for fault in self.faults)
         tests = {}
         for entry in self.reasons:
             test, _, reason = entry.partition(": ")
@@ -62,6 +64,7 @@ class Count:
         self.failed += other.failed
         self.skipped += other.skipped
         self.reasons += other.reasons
+        self.faults += other.faults
 
 
 def of_cargo(log):
@@ -71,7 +74,7 @@ def of_cargo(log):
     for line in re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", log, re.MULTILINE):
         total.add(Count(*map(int, line)))
     reasons = re.findall(r"skipped: ([\w:]+: .+)$", log, re.MULTILINE)
-    total.add(Count(-len(reasons), 0, len(reasons), reasons))
+    total.add(Count(-len(reasons), 0, len(reasons), reasons, re.findall(r"^test (\S+) .*FAILED$", log, re.MULTILINE)))
     return total
 
 
@@ -84,7 +87,10 @@ def of_unittest(log):
     skipped = counts.get("skipped", 0)
     # In front stands the test's name, or the first line of its documentation.
     reasons = re.findall(r"^(.+?)(?: \(.*\))? \.\.\. skipped ['\"](.*)['\"]$", log, re.MULTILINE)
-    return Count(ran - failed - skipped, failed, skipped, (": ".join(reason) for reason in reasons))
+    # A report begins with the test's name; the line that says why begins with the exception's.
+    reports = re.findall(r"^=+\n(?:FAIL|ERROR): (.+)\n(?s:(.*?))(?=^[=-]{70}\n(?:Ran|FAIL|ERROR|\Z))", log, re.MULTILINE)
+    faults = (": ".join([name, *re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception|Expired|Exit)\b.*$", text, re.MULTILINE)[-1:]]) for name, text in reports)
+    return Count(ran - failed - skipped, failed, skipped, (": ".join(reason) for reason in reasons), faults)
 
 
 def of_vm(log):
@@ -92,25 +98,33 @@ def of_vm(log):
     results = []
     for line in re.findall(r'^\{"test":.*\}$', log, re.MULTILINE):
         try:
-            results.append(json.loads(line)["ok"])
+            result = json.loads(line)
+            results.append((result["test"], result["ok"]))
         except (ValueError, KeyError):
-            results.append(False)
-    return Count(results.count(True), results.count(False))
+            results.append((line, False))
+    return of_results(results)
 
 
 def of_hostile(_):
     """From the results of the attacks."""
     with open(HOSTILE, encoding="utf-8") as file:
         tried = json.load(file)
-    held = [result["held"] for result in tried["results"]]
-    return Count(held.count(True), held.count(False), len(tried["skipped"]))
+    count = of_results([(result["name"], result["held"]) for result in tried["results"]])
+    count.skipped = len(tried["skipped"])
+    return count
 
 
 def of_demo(_):
     """From the results of the demo."""
     with open(DEMO, encoding="utf-8") as file:
-        runs = [run["ok"] for run in json.load(file)["runs"]]
-    return Count(runs.count(True), runs.count(False))
+        runs = json.load(file)["runs"]
+    return of_results([(f"{run['program']} over {run['communicator']}", run["ok"]) for run in runs])
+
+
+def of_results(results):
+    """From each test's name and whether it succeeded."""
+    faults = [name for name, ok in results if not ok]
+    return Count(len(results) - len(faults), len(faults), faults=faults)
 
 
 def of_parity(text):
