@@ -572,6 +572,21 @@ static void paragpu_drain_pins(struct paragpu_device *paragpu)
 }
 
 /*
+ * Waits a moment until the host has freed the channels: it interrupts for each.
+ * QEMU without KVM may crash on an interrupt of a device that is being removed.
+ */
+static void paragpu_await_freed(struct paragpu_device *paragpu)
+{
+	unsigned long deadline = jiffies + HZ;
+	u32 i;
+
+	for (i = 0; i < paragpu->layout.channel_count; i++)
+		while (paragpu_state(paragpu, i) == PARAGPU_CHANNEL_RELEASED &&
+		       time_before(jiffies, deadline))
+			fsleep(1000);
+}
+
+/*
  * Afterwards no process has the device, and the host uses no memory of the
  * guest's. @there as for paragpu_disconnect().
  */
@@ -585,6 +600,8 @@ static void paragpu_leave(struct paragpu_device *paragpu, bool there)
 		if (paragpu_state(paragpu, i) != PARAGPU_CHANNEL_FREE)
 			paragpu_give_back(paragpu, i);
 	paragpu_drain_pins(paragpu);
+	if (there)
+		paragpu_await_freed(paragpu);
 }
 
 static void paragpu_remove(struct pci_dev *pdev)

@@ -29,7 +29,8 @@ cat >/etc/paragpu/guest.toml <<END
 port = {port}
 END
 wait_for_device() { until [ -c /dev/paragpu0 ]; do sleep 0.1; done; echo "@device there"; }
-wait_for_none() { while [ -c /dev/paragpu0 ]; do sleep 0.1; done; echo "@device gone"; }
+# Its driver has let go of it then, which the device's node does not tell.
+wait_for_none() { while grep -qs 0x1110 /sys/bus/pci/devices/*/device; do sleep 0.1; done; echo "@device gone"; }
 modprobe paragpu
 wait_for_device
 for begin in {begins}; do
