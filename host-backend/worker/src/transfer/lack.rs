@@ -11,12 +11,15 @@ use crate::session::memory::DeviceMemory;
 const NOTHING: u8 = 0;
 const OFFERS: u8 = 1;
 const ROOM: u8 = 2;
+const UNMAPPED: u8 = 3;
 
 /// What a destination lacks.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     /// Offers of memory that the session shares.
     Offers,
+    /// Memory that the program has unmapped since, which other objects may need.
+    Unmapped,
     /// Room for the session's memory. Others may have what their programs have freed since.
     Room {
         /// The limit of the VM, if that leaves none.
@@ -42,6 +45,7 @@ impl Lack {
     pub(super) fn into_error(self) -> StateError {
         match self {
             Self::Offers => StateError::Order("a stopped session that waits for others"),
+            Self::Unmapped => StateError::Order("a stopped session that unmaps memory"),
             Self::Room { why, .. } => StateError::Impossible(why),
         }
     }
@@ -51,6 +55,7 @@ impl Lack {
         match lack {
             None => vec![NOTHING],
             Some(Self::Offers) => vec![OFFERS],
+            Some(Self::Unmapped) => vec![UNMAPPED],
             Some(Self::Room { limit, why }) => {
                 // Accounts have no limit of 0.
                 let limit = limit.unwrap_or(0).to_le_bytes();
@@ -64,6 +69,7 @@ impl Lack {
         match answer {
             [NOTHING] => Ok(None),
             [OFFERS] => Ok(Some(Self::Offers)),
+            [UNMAPPED] => Ok(Some(Self::Unmapped)),
             [ROOM, rest @ ..] => {
                 let (limit, why) = rest.split_first_chunk().ok_or(StateError::Incomplete)?;
                 let limit = u64::from_le_bytes(*limit);
@@ -90,12 +96,13 @@ mod tests {
         for lack in [
             None,
             Some(Lack::Offers),
+            Some(Lack::Unmapped),
             Some(room(None)),
             Some(room(Some(7))),
         ] {
             assert_eq!(Lack::of(&Lack::answer(lack.as_ref())).unwrap(), lack);
         }
-        for wrong in [&[][..], &[3], &[0, 0], &[2, 1]] {
+        for wrong in [&[][..], &[4], &[0, 0], &[2, 1]] {
             assert!(Lack::of(wrong).is_err(), "{wrong:?}");
         }
     }

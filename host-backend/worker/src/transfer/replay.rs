@@ -1,5 +1,6 @@
 //! Recreates objects on another device from the calls that [`crate::live`] records.
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ use paragpu_protocol::table::{
 };
 
 use super::lack::Lack;
-use super::shared::{Delivery, Mapping, Peers};
+use super::shared::{Delivery, Mapping, Offered, Peers};
 use super::sharing::Parts;
 use super::state::{StateError, device};
 use super::stop::Filling;
@@ -97,6 +98,14 @@ impl Item {
             });
         }
         Ok(())
+    }
+
+    /// The call, if it maps memory of the session's own.
+    pub(super) fn mapping(&self) -> Result<Option<MemMap>, StateError> {
+        match self.call.number == MemMap::INFO.number {
+            true => Ok(Some(decode_all(&self.call.payload)?)),
+            false => Ok(None),
+        }
     }
 }
 
@@ -383,8 +392,7 @@ impl Session {
         }
         let mut maps = HandleMap::default();
         for item in &filling.items {
-            if item.call.number == MemMap::INFO.number {
-                let map: MemMap = decode_all(&item.call.payload)?;
+            if let Some(map) = item.mapping()? {
                 maps.insert((map.address.0, map.size), (item, map.change()));
             }
         }
@@ -392,14 +400,16 @@ impl Session {
         let others = others.map(|parts| (parts, parts.room_deadline()));
         let mut descriptors = descriptors.into_iter();
         let mut taken = Vec::with_capacity(mappings.len());
+        let mut unmapped = HashSet::new();
         for mapping in mappings {
             let (address, size) = (mapping.address, mapping.size);
             let Some((item, change)) = maps.get(&(address, size)) else {
                 return Err(StateError::Order("memory that is not the session's"));
             };
-            let descriptor = match mapping.handed {
-                0 => None,
-                _ => Some(descriptors.next().ok_or(TOO_FEW)?),
+            let offered = mapping.offered()?;
+            let descriptor = match offered {
+                Offered::Memory => Some(descriptors.next().ok_or(TOO_FEW)?),
+                Offered::Contents | Offered::Nothing => None,
             };
             // The session's own memory is created with the other objects.
             if let Some(peers) = &mut peers {
@@ -412,14 +422,22 @@ impl Session {
             }
             let there = self.memory.arena().size(address);
             let more = size.saturating_sub(there.unwrap_or(0));
-            if let Some((parts, deadline)) = others
-                && parts.await_room(&self.memory, more, deadline)?.is_some()
-            {
+            let is_absent = match (offered, others) {
+                (Offered::Nothing, _) => {
+                    unmapped.insert(address);
+                    true
+                }
+                (_, Some((parts, deadline))) => {
+                    parts.await_room(&self.memory, more, deadline)?.is_some()
+                }
+                (_, None) => false,
+            };
+            if is_absent {
                 // It is other memory.
                 if there.is_some() {
                     self.destroy((ObjectKind::Memory, address))?;
                 }
-                taken.push(Delivery::Lacking as u8);
+                taken.push(Delivery::Absent as u8);
                 continue;
             }
             // They are recreated with the other objects.
@@ -450,6 +468,7 @@ impl Session {
                 live.give_back(freed);
             }
         }
+        filling.forget_memory(&unmapped)?;
         Ok(taken)
     }
 
@@ -462,10 +481,9 @@ impl Session {
         self.destroy_surplus(items)?;
         let deadline = parts.room_deadline();
         for item in items {
-            if item.call.number != MemMap::INFO.number {
+            let Some(map) = item.mapping()? else {
                 continue;
-            }
-            let map: MemMap = decode_all(&item.call.payload)?;
+            };
             if !self.memory.arena().is_live(map.address.0)
                 && let Some(lack) = parts.await_room(&self.memory, map.size, deadline)?
             {

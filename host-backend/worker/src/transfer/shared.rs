@@ -32,9 +32,28 @@ paragpu_protocol::record! {
         address: u64,
         /// Bytes.
         size: u64,
-        /// 1: a descriptor follows. 0: the memory was replaced since it was handed
-        /// over, and its contents are copied.
-        handed: u8,
+        /// An [`Offered`].
+        offered: u8,
+    }
+}
+
+/// What a round offers of a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offered {
+    /// The memory was replaced since it was handed over, and its contents are copied.
+    Contents = 0,
+    /// A descriptor follows.
+    Memory = 1,
+    /// The program has unmapped it since the round began.
+    Nothing = 2,
+}
+
+impl Mapping {
+    pub(super) fn offered(&self) -> Result<Offered, StateError> {
+        [Offered::Contents, Offered::Memory, Offered::Nothing]
+            .into_iter()
+            .find(|offered| *offered as u8 == self.offered)
+            .ok_or(StateError::Order("an offer of an unknown kind"))
     }
 }
 
@@ -45,7 +64,8 @@ pub(super) fn mappings(payload: &[u8]) -> Result<(Vec<Mapping>, usize), StateErr
     while reader.remaining() > 0 {
         mappings.push(reader.field::<Mapping>()?);
     }
-    let handed = mappings.iter().filter(|mapping| mapping.handed != 0);
+    let handed = mappings.iter();
+    let handed = handed.filter(|mapping| mapping.offered == Offered::Memory as u8);
     let handed = handed.count();
     if mappings.len() > MAX_FDS {
         return Err(StateError::Order("too many mappings at once"));
@@ -65,7 +85,7 @@ pub(super) struct Batch {
 /// Mappings to export, on any thread. An export may wait for the driver, or for other
 /// processes: on H200s, 0.7 ms each if several GPUs map the memory, and up to 0.15 s.
 #[derive(Default)]
-pub(super) struct Round(Vec<(Candidate, Export)>);
+pub(super) struct Round(Vec<Candidate>);
 
 /// A mapping of a round.
 struct Candidate {
@@ -73,33 +93,42 @@ struct Candidate {
     size: u64,
     /// The destination must be told if it is not exported.
     is_known: bool,
+    /// `None` if the program has unmapped it.
+    export: Option<Export>,
 }
 
 impl Round {
     /// Exports what can be exported.
     pub(super) fn run(self) -> Batch {
         let mut batch = Batch::default();
-        for (candidate, export) in self.0 {
+        for candidate in self.0 {
             let Candidate {
                 address,
                 size,
                 is_known,
+                export,
             } = candidate;
-            let descriptor = export();
-            if let Err(error) = &descriptor {
-                tracing::debug!(%error, address, "a mapping is copied");
-            }
-            let is_named = is_known || descriptor.is_ok();
+            let offered = match export.map(|export| export()) {
+                None => Offered::Nothing,
+                Some(Ok(descriptor)) => {
+                    batch.descriptors.push(descriptor);
+                    Offered::Memory
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, address, "a mapping is copied");
+                    Offered::Contents
+                }
+            };
+            let is_named = is_known || offered != Offered::Contents;
             batch.named.push(is_named);
             if is_named {
                 let mapping = Mapping {
                     address,
                     size,
-                    handed: u8::from(descriptor.is_ok()),
+                    offered: offered as u8,
                 };
                 let tail = mapping.encode(&mut batch.payload);
                 batch.payload.extend_from_slice(tail);
-                batch.descriptors.extend(descriptor);
             }
         }
         batch
@@ -115,13 +144,13 @@ pub(super) enum Delivery {
     Taken = 1,
     /// It has its own memory, and copies from this.
     Fetched = 2,
-    /// It has none, because there is no room yet.
-    Lacking = 3,
+    /// It has none, because there is no room yet or the program has unmapped it.
+    Absent = 3,
 }
 
 impl Delivery {
     fn of(answer: u8) -> Result<Self, StateError> {
-        [Self::Sent, Self::Taken, Self::Fetched, Self::Lacking]
+        [Self::Sent, Self::Taken, Self::Fetched, Self::Absent]
             .into_iter()
             .find(|delivery| *delivery as u8 == answer)
             .ok_or(StateError::Order("an answer of an unknown kind"))
@@ -232,19 +261,18 @@ impl Shared {
         while self.requested.len() < MAX_FDS
             && let Some((address, found)) = self.queue.pop_front()
         {
-            // The program may have unmapped it meanwhile; that is checked after the
-            // stop.
-            if !found.stands(session, address) {
-                continue;
-            }
-            let candidate = Candidate {
+            // The program may have unmapped it since the round began. The destination would
+            // create memory in its place, for which a full GPU has no room.
+            let export = found.stands(session, address).then(|| {
+                let export = session.gpu.memory_exporter(address);
+                export.unwrap_or_else(|error| Box::new(|| Err(error)))
+            });
+            round.0.push(Candidate {
                 address,
                 size: found.size,
                 is_known: self.delivery(address) != Delivery::Sent,
-            };
-            let export = session.gpu.memory_exporter(address);
-            let export = export.unwrap_or_else(|error| Box::new(|| Err(error)));
-            round.0.push((candidate, export));
+                export,
+            });
             self.requested.push((address, found));
         }
         (!self.requested.is_empty()).then_some(round)
@@ -271,8 +299,8 @@ impl Shared {
         for ((address, found), answer) in std::mem::take(&mut self.requested).into_iter().zip(taken)
         {
             let delivery = Delivery::of(*answer)?;
-            if delivery == Delivery::Lacking {
-                // The next round offers it again.
+            if delivery == Delivery::Absent {
+                // The next round offers what there is then.
                 if self.known.remove(&address).is_some() {
                     self.replaced.insert(address);
                 }

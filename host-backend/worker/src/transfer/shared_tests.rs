@@ -11,10 +11,10 @@ use paragpu_control::account::{Account, Book, Share};
 use paragpu_control::exchange::Offer;
 use paragpu_device::StreamId;
 use paragpu_protocol::codec::{Field, Text};
-use paragpu_protocol::handle::{DeviceAddress, ObjectKind};
+use paragpu_protocol::handle::{AliasAddress, DeviceAddress, ObjectKind};
 use paragpu_protocol::handshake::{ARRIVE, Move};
 use paragpu_protocol::layout::CHUNK;
-use paragpu_protocol::table::{MemMap, MemOffer, MemTake, MemUnmap};
+use paragpu_protocol::table::{MemAlias, MemMap, MemOffer, MemTake, MemUnmap};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{pread, pwrite};
 
@@ -22,7 +22,7 @@ use super::destination::Destination;
 use super::lack::Lack;
 use super::regions::Span;
 use super::replay::Item;
-use super::shared::{Delivery, Mapping, Shared, mappings};
+use super::shared::{Delivery, Mapping, Offered, Shared, mappings};
 use super::sharing::Parts;
 use super::state::{Kind, StateError, Writer};
 use super::stop::Filling;
@@ -55,6 +55,16 @@ fn unmap(session: &mut Session, address: u64) {
     session.perform(&unmap).unwrap();
 }
 
+/// Maps other memory in the place of a mapping.
+fn replace(session: &mut Session, at: u64) {
+    let address = session.gpu.regions().arena + at * SIZE;
+    unmap(session, address);
+    session.memory.give_up(address);
+    session.gpu.memory_unmap(address).unwrap();
+    settle(session);
+    map(session, at);
+}
+
 fn fill(session: &mut Session, address: u64, value: u32) {
     let set = session
         .gpu
@@ -73,11 +83,11 @@ fn hash(session: &mut Session, address: u64) -> Vec<[u8; 32]> {
     hashes
 }
 
-fn mapping(address: u64, handed: u8) -> Mapping {
+fn mapping(address: u64, offered: Offered) -> Mapping {
     Mapping {
         address,
         size: SIZE,
-        handed,
+        offered: offered as u8,
     }
 }
 
@@ -124,7 +134,7 @@ fn round(
         .iter()
         .filter_map(|(address, fd)| Some((*address, (*fd)?)));
     let (named, fds): (Vec<_>, Vec<_>) = handed
-        .map(|(address, fd)| (mapping(address, 1), fd.try_clone().unwrap()))
+        .map(|(address, fd)| (mapping(address, Offered::Memory), fd.try_clone().unwrap()))
         .unzip();
     session.take_shared(filling, &named, fds, None)?;
     session.take_record(filling, Kind::ObjectsEnd, &[])?;
@@ -265,12 +275,12 @@ fn a_round_without_room_is_answered_so() {
     ];
     let filling = &mut Filling::default();
     begin_round(&mut session, filling, &own, &[]).unwrap();
-    let [one, two] = own.map(|(address, _)| mapping(address, 1));
+    let [one, two] = own.map(|(address, _)| mapping(address, Offered::Memory));
     let fds = memory.iter().map(|fd| fd.try_clone().unwrap());
     let taken = session.take_shared(filling, &[one, two], fds.collect(), None);
     assert_eq!(
         taken.unwrap(),
-        [Delivery::Taken as u8, Delivery::Lacking as u8]
+        [Delivery::Taken as u8, Delivery::Absent as u8]
     );
     session.take_record(filling, Kind::ObjectsEnd, &[]).unwrap();
     let Some(Lack::Room { limit, why }) = &filling.lack else {
@@ -392,11 +402,7 @@ fn only_new_mappings_are_handed_over_again() {
     assert_eq!(round(&mut shared, &mut session, &[1]), [first]);
     assert_eq!(shared.bytes(&session, Delivery::Taken), SIZE);
     // And different memory.
-    unmap(&mut session, first);
-    session.memory.give_up(first);
-    session.gpu.memory_unmap(first).unwrap();
-    settle(&mut session);
-    map(&mut session, 0);
+    replace(&mut session, 0);
     assert_eq!(round(&mut shared, &mut session, &[0]), [first]);
     let chunks = session.chunks().unwrap();
     let replaced: Vec<bool> = chunks.iter().map(|chunk| shared.replaced(chunk)).collect();
@@ -405,6 +411,86 @@ fn only_new_mappings_are_handed_over_again() {
     assert!(chunks.iter().all(is_sent));
     let more = shared.answered(&[1]).unwrap_err();
     assert!(matches!(more, StateError::Order(_)), "nobody asked: {more}");
+}
+
+/// The program frees memory after the objects of a round were sent. On a full GPU there would be
+/// no room for what it maps in its place.
+#[test]
+fn memory_that_is_unmapped_during_a_round_is_not_offered() {
+    let _alone = alone();
+    let mut session = shareable();
+    let addresses = [0, 1, 2].map(|at| map(&mut session, at));
+    let domain = session.gpu.memory_domain();
+    let mut shared = Shared::new(domain);
+    shared.agree(&domain.unwrap());
+    let mut round = |session: &mut Session, freed: &[u64], answer: &[u8]| {
+        shared.begin(session).unwrap();
+        freed.iter().for_each(|address| unmap(session, *address));
+        let batch = shared.next(session).unwrap().run();
+        assert!(shared.named(&batch.named), "an answer follows");
+        let (offered, handed) = mappings(&batch.payload).unwrap();
+        assert_eq!(handed, batch.descriptors.len());
+        shared.answered(answer).unwrap();
+        let is_behind = shared.is_behind(session).unwrap();
+        assert!(shared.next(session).is_none() && !is_behind);
+        let offered = offered.iter();
+        let offered = offered.map(|mapping| (mapping.address, mapping.offered().unwrap()));
+        offered.collect::<Vec<_>>()
+    };
+    let [first, second, third] = addresses;
+    assert_eq!(
+        round(&mut session, &[second], &[1, 3, 1]),
+        [
+            (first, Offered::Memory),
+            (second, Offered::Nothing),
+            (third, Offered::Memory)
+        ]
+    );
+    // Memory that the destination had, and that is mapped and unmapped again.
+    replace(&mut session, 0);
+    map(&mut session, 1);
+    assert_eq!(
+        round(&mut session, &[first], &[3, 1]),
+        [(first, Offered::Nothing), (second, Offered::Memory)]
+    );
+}
+
+/// The same at the destination, for which memory may also be missing that another object needs.
+#[test]
+fn unmapped_memory_is_not_created() {
+    let _alone = alone();
+    let mut session = shareable();
+    let first = session.gpu.regions().arena;
+    let second = first + SIZE;
+    let memory = filled(7);
+    let own = [(first, Some(&memory)), (second, None)];
+    let alias = Item::new(Recorded::of(&MemAlias {
+        address: AliasAddress(first + 4 * SIZE),
+        size: SIZE,
+        memory: DeviceAddress(second),
+        access: 3,
+    }));
+    for needed in [false, true] {
+        let filling = &mut Filling::default();
+        begin_round(&mut session, filling, &own, &[]).unwrap();
+        if needed {
+            let mut payload = Vec::new();
+            alias.put(&mut payload);
+            session
+                .take_record(filling, Kind::Objects, &payload)
+                .unwrap();
+        }
+        let round = [
+            mapping(first, Offered::Memory),
+            mapping(second, Offered::Nothing),
+        ];
+        let fds = vec![memory.try_clone().unwrap()];
+        let taken = session.take_shared(filling, &round, fds, None).unwrap();
+        assert_eq!(taken, [Delivery::Taken as u8, Delivery::Absent as u8]);
+        session.take_record(filling, Kind::ObjectsEnd, &[]).unwrap();
+        assert_eq!(filling.lack, needed.then_some(Lack::Unmapped));
+        assert_eq!(session.memory.arena().live(), SIZE);
+    }
 }
 
 /// The program has moved managed memory to another device, whose session offers it now.
@@ -451,8 +537,13 @@ fn other_memory_is_copied() {
     // A session at a time uses these addresses.
     drop(source);
     let mut session = shareable();
-    let mut take = |session: &mut Session, handed, descriptors| {
-        session.take_shared(&mut filling, &[mapping(address, handed)], descriptors, None)
+    let mut take = |session: &mut Session, offered, descriptors| {
+        session.take_shared(
+            &mut filling,
+            &[mapping(address, offered)],
+            descriptors,
+            None,
+        )
     };
     let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let (pipe, _writer) = std::io::pipe().unwrap();
@@ -464,22 +555,35 @@ fn other_memory_is_copied() {
         memory(SIZE, all | SealFlags::WRITE),
         std::fs::File::open("/dev/zero").unwrap().into(),
     ] {
-        assert_eq!(take(&mut session, 1, vec![foreign]).unwrap(), [0]);
+        assert_eq!(
+            take(&mut session, Offered::Memory, vec![foreign]).unwrap(),
+            [0]
+        );
         assert_ne!(hash(&mut session, address), expected);
         fill(&mut session, address, 0x1234_5678);
         assert_eq!(hash(&mut session, address), expected, "it is mapped");
     }
     fill(&mut session, address, 9);
     let handed = || handed.try_clone().unwrap();
-    assert_eq!(take(&mut session, 1, vec![handed()]).unwrap(), [1]);
+    assert_eq!(
+        take(&mut session, Offered::Memory, vec![handed()]).unwrap(),
+        [1]
+    );
     assert_eq!(hash(&mut session, address), expected);
-    assert_eq!(take(&mut session, 1, vec![handed()]).unwrap(), [1], "again");
+    assert_eq!(
+        take(&mut session, Offered::Memory, vec![handed()]).unwrap(),
+        [1],
+        "again"
+    );
     // Different memory from then on: what was handed over stays unchanged.
-    assert_eq!(take(&mut session, 0, vec![]).unwrap(), [0]);
+    assert_eq!(take(&mut session, Offered::Contents, vec![]).unwrap(), [0]);
     fill(&mut session, address, 5);
-    assert_eq!(take(&mut session, 1, vec![handed()]).unwrap(), [1]);
+    assert_eq!(
+        take(&mut session, Offered::Memory, vec![handed()]).unwrap(),
+        [1]
+    );
     assert_eq!(hash(&mut session, address), expected);
-    let missing = take(&mut session, 1, vec![]).unwrap_err();
+    let missing = take(&mut session, Offered::Memory, vec![]).unwrap_err();
     assert!(missing.to_string().contains("missing"), "{missing}");
     assert_eq!(session.memory.arena().live(), SIZE);
 }
@@ -527,7 +631,7 @@ fn a_source_that_hands_over_other_memory_is_refused() {
         map(&mut session, 0)
     };
     let file = std::fs::File::open("/dev/zero").unwrap();
-    let one = payload(&[mapping(address, 1)]);
+    let one = payload(&[mapping(address, Offered::Memory)]);
     let objects = {
         let mut objects = Vec::new();
         Item::new(mem_map(address)).put(&mut objects);
@@ -579,7 +683,7 @@ fn a_source_that_hands_over_other_memory_is_refused() {
         send(socket, ARRIVE + 1, &[file.as_fd()]);
     });
     assert!(kind.contains("another kind"), "{kind}");
-    let many = payload(&vec![mapping(address, 0); MAX_FDS + 1]);
+    let many = payload(&vec![mapping(address, Offered::Contents); MAX_FDS + 1]);
     let many = refusal(|_, writer| {
         writer.put(Kind::Domain, &[DOMAIN]).unwrap();
         writer.put(Kind::Shared, &[&many]).unwrap();

@@ -1,5 +1,6 @@
 //! Stops a session so that its state can be read, and restores the state elsewhere.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Receiver, Wait};
@@ -263,6 +264,7 @@ impl Session {
                 self.settle(filling)?;
                 self.recreate(filling)?;
                 filling.sharing = None;
+                filling.lacks_unmapped = false;
                 filling.made = std::mem::take(&mut filling.items);
                 Ok(())
             }
@@ -289,19 +291,31 @@ impl Session {
     /// Makes the session's objects equal to those received: first its memory, which others
     /// wait for, then what it shares of theirs, then the objects that need both.
     pub(super) fn recreate(&mut self, filling: &mut Filling) -> Result<(), StateError> {
-        filling.lack = None;
+        filling.lack = match self.recreate_in_order(filling) {
+            Err(error) if filling.lacks_unmapped => {
+                tracing::debug!(%error, "objects may need memory that the program has unmapped");
+                Some(Lack::Unmapped)
+            }
+            recreated => recreated?,
+        };
+        Ok(())
+    }
+
+    fn recreate_in_order(&mut self, filling: &Filling) -> Result<Option<Lack>, StateError> {
         if let Some(parts) = &filling.sharing {
-            filling.lack = self.map_memory(&filling.items, parts)?;
+            if let Some(lack) = self.map_memory(&filling.items, parts)? {
+                return Ok(Some(lack));
+            }
             let (gpu, memory) = (&mut self.gpu, &mut self.memory);
-            let link = &mut self.replies.link;
-            if filling.lack.is_none() && !self.sharing.share(gpu, memory, link, parts)? {
-                filling.lack = Some(Lack::Offers);
+            if !self
+                .sharing
+                .share(gpu, memory, &mut self.replies.link, parts)?
+            {
+                return Ok(Some(Lack::Offers));
             }
         }
-        match filling.lack {
-            Some(_) => Ok(()),
-            None => self.replace_objects(&filling.items).map(drop),
-        }
+        self.replace_objects(&filling.items)?;
+        Ok(None)
     }
 
     /// Creates the objects that waited for the window, or for its absence.
@@ -389,8 +403,29 @@ pub(crate) struct Filling {
     pub(super) sharing: Option<sharing::Parts>,
     /// Why the last objects were not created.
     pub(super) lack: Option<Lack>,
+    /// The program has unmapped memory of `items` since, which is no longer among them.
+    lacks_unmapped: bool,
     made: Vec<Item>,
     mover: Option<Mover>,
+}
+
+impl Filling {
+    /// Removes the memory at these addresses, which is not to be created.
+    pub(super) fn forget_memory(&mut self, unmapped: &HashSet<u64>) -> Result<(), StateError> {
+        if unmapped.is_empty() {
+            return Ok(());
+        }
+        self.lacks_unmapped = true;
+        let mut kept = Vec::with_capacity(self.items.len());
+        for item in self.items.drain(..) {
+            let mapping = item.mapping()?;
+            if mapping.is_none_or(|map| !unmapped.contains(&map.address.0)) {
+                kept.push(item);
+            }
+        }
+        self.items = kept;
+        Ok(())
+    }
 }
 
 fn image_of(call: &Recorded) -> Result<Option<[u8; 32]>, StateError> {
