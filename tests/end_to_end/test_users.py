@@ -174,6 +174,7 @@ class Checkpoint(test_migration.Checkpoint):
         with open(states, "w", encoding="utf-8"):
             pass
         eventually(lambda: self.daemon.sessions()[0]["checkpoint"]["error"], "it cannot be created")
+        self.assertIn("it must be a directory", self.daemon.sessions()[0]["checkpoint"]["error"])
         os.remove(states)
         eventually(lambda: self.daemon.sessions()[0]["checkpoint"]["error"] is None, "it is written again")
         rounds(guest, 2)

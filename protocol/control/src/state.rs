@@ -208,6 +208,7 @@ impl StateError {
 /// The advice if a checkpoint's directory cannot be used.
 fn advice(error: &std::io::Error) -> &'static str {
     match error.kind() {
+        ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "; it must be a directory",
         ErrorKind::PermissionDenied => "; the user that paragpud runs as needs access to it",
         ErrorKind::ReadOnlyFilesystem => {
             "; if only paragpud's unit makes it read-only, name it in ReadWritePaths= (systemctl \
