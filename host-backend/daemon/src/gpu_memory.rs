@@ -128,6 +128,7 @@ mod tests {
     use proptest::prelude::*;
     use std::os::fd::AsFd as _;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     const GPU: u64 = 1000;
 
@@ -194,6 +195,47 @@ mod tests {
             assert!(honest.take(700), "{word:#x}");
             gpu.lock().leave("greedy".len() as u64);
             assert!(honest.take(300) && !honest.take(1));
+        }
+    }
+
+    /// Asks, and another VM takes memory while the answer is on its way: all but `leaves`.
+    #[derive(Debug)]
+    struct Meanwhile {
+        asking: Asking,
+        other: Share,
+        leaves: u64,
+        first: AtomicBool,
+    }
+
+    impl Divider for Meanwhile {
+        fn enlarge(&self, total: u64) -> Option<u64> {
+            let part = self.asking.enlarge(total);
+            if self.first.swap(false, Ordering::Relaxed) {
+                assert!(self.other.take(GPU - self.leaves), "nobody has it");
+            }
+            part
+        }
+    }
+
+    #[test]
+    fn a_charge_that_has_no_room_is_in_nobodys_way() {
+        for (bytes, leaves) in [(GPU + 1, 0), (GPU, 0), (GPU, 1), (700, 700), (700, 699)] {
+            let gpu = Arc::new(Mutex::new(GpuMemory::default()));
+            let (mut one, other) = (share(&gpu, "a", &[]), share(&gpu, "of another", &[]));
+            one.set_divider(Arc::new(Meanwhile {
+                asking: Asking {
+                    gpu: Arc::clone(&gpu),
+                    vm: "a".to_owned(),
+                    limits: BTreeMap::new(),
+                },
+                other,
+                leaves,
+                first: AtomicBool::new(true),
+            }));
+            let fits = bytes <= leaves;
+            assert_eq!(one.take(bytes), fits);
+            let last = share(&gpu, "the last", &[]);
+            assert_eq!(last.free(), if fits { leaves - bytes } else { leaves });
         }
     }
 

@@ -435,6 +435,11 @@ impl Share {
     /// Charges `bytes`. Returns false and charges nothing if this would exceed a limit.
     #[must_use]
     pub fn take(&self, bytes: u64) -> bool {
+        // A charge counts for all until it is undone, and the divider takes a while to answer: what
+        // has no room is not charged first.
+        if !self.fits(bytes) {
+            return false;
+        }
         let vm = self.vm.as_ref();
         if !vm.is_none_or(|vm| vm.take(bytes, |_| false)) {
             return false;
@@ -605,7 +610,8 @@ mod tests {
         share.set_divider(Arc::<Gpu>::clone(&gpu));
         let asked = || gpu.asked.swap(0, Ordering::Relaxed);
         assert!(share.fits(20) && share.take(20) && !share.is_gpu_full(0) && asked() == 0);
-        assert!(share.fits(50) && share.take(50) && asked() == 2);
+        // It asks without a charge, and with it, as the part stays.
+        assert!(share.fits(50) && asked() == 1 && share.take(50) && asked() == 2);
         assert_eq!((share.free(), asked()), (10, 1));
         // Beyond its VM's limit nobody asks.
         assert!(!share.fits(11) && !share.take(11) && !share.is_gpu_full(11) && asked() == 0);
