@@ -47,32 +47,42 @@ impl Part {
 }
 
 impl GpuMemory {
-    /// Opens an empty part for a VM. Returns false if it has one of a GPU of this size already.
+    /// Records the size of the GPU. Nothing was refused before it was known, so each VM keeps what
+    /// it uses by then, up to its `limit`.
+    pub fn found(&mut self, bytes: u64, limit: impl Fn(&str) -> u64) {
+        if self.bytes.replace(bytes).is_some() {
+            return;
+        }
+        for (vm, part) in &mut self.parts {
+            // First closed, then counted, as in `enlarge`.
+            part.resize(0);
+            part.resize(part.account().used(Book::Device).min(limit(vm)));
+        }
+    }
+
+    /// Opens an empty part for a VM. Returns false if it has one already.
     ///
     /// # Errors
     /// One sentence.
-    pub fn open(&mut self, vm: &str, bytes: u64) -> Result<bool, String> {
-        let same = self.bytes.replace(bytes) == Some(bytes);
-        if self.parts.contains_key(vm) {
-            return Ok(!same);
+    pub fn open(&mut self, vm: &str) -> Result<bool, String> {
+        let is_new = !self.parts.contains_key(vm);
+        if is_new {
+            self.insert(vm, Ledger::new()?);
         }
-        self.insert(vm, Ledger::new()?, 0);
-        Ok(true)
+        Ok(is_new)
     }
 
-    /// Takes over the part of a VM, with what it uses, from an earlier daemon. `limit`: its
-    /// maximum.
-    pub fn adopt(&mut self, vm: &str, account: Account, limit: u64) {
+    /// Takes over the part of a VM from an earlier daemon. What it uses counts from when the GPU is
+    /// [found](Self::found).
+    pub fn adopt(&mut self, vm: &str, account: Account) {
         if !self.parts.contains_key(vm) {
-            account.part_to(0);
-            let bytes = account.used(Book::Device).min(limit);
-            self.insert(vm, Ledger::of(account), bytes);
+            self.insert(vm, Ledger::of(account));
         }
     }
 
-    fn insert(&mut self, vm: &str, ledger: Ledger, bytes: u64) {
-        let mut part = Part { ledger, bytes };
-        part.resize(bytes);
+    fn insert(&mut self, vm: &str, ledger: Ledger) {
+        let mut part = Part { ledger, bytes: 0 };
+        part.resize(0);
         self.parts.insert(vm.to_owned(), part);
     }
 
@@ -150,7 +160,8 @@ mod tests {
     /// The share of a VM's only session on the GPU, which has no other limit.
     fn share(gpu: &Arc<Mutex<GpuMemory>>, vm: &str, limits: &[(&str, u64)]) -> Share {
         let mut memory = gpu.lock();
-        assert!(memory.open(vm, GPU).unwrap());
+        memory.found(GPU, |_| u64::MAX);
+        assert!(memory.open(vm).unwrap() && !memory.open(vm).unwrap());
         let ledger = memory.part(vm).unwrap();
         let slot = ledger.enter(vm.len() as u64, None).unwrap();
         let copy = ledger.account().as_fd().try_clone_to_owned().unwrap();
@@ -240,27 +251,28 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_claimed_while_there_was_no_daemon_is_limited() {
+    fn what_workers_took_while_there_was_no_daemon_counts() {
         let gpu = Arc::new(Mutex::new(GpuMemory::default()));
-        let [_, kept] = ["greedy", "kept"].map(|vm| share(&gpu, vm, &[]));
-        assert!(kept.take(400));
+        let [_, mut kept] = ["greedy", "kept"].map(|vm| share(&gpu, vm, &[]));
+        assert!(kept.take(100));
         scribble(&gpu, "greedy", u64::MAX >> 1);
-        let accounts = ["greedy", "kept"].map(|vm| {
+        let next = Arc::new(Mutex::new(GpuMemory::default()));
+        for vm in ["greedy", "kept"] {
             let mut memory = gpu.lock();
             let account = memory.part(vm).unwrap().account().as_fd();
-            Account::open(account.try_clone_to_owned().unwrap()).unwrap()
-        });
-        let next = Arc::new(Mutex::new(GpuMemory::default()));
-        for (vm, account) in ["greedy", "kept"].into_iter().zip(accounts) {
-            next.lock().adopt(vm, account, 300);
+            let account = Account::open(account.try_clone_to_owned().unwrap()).unwrap();
+            next.lock().adopt(vm, account);
         }
-        assert_eq!(
-            next.lock().enlarge("kept", 1, |_| 300),
-            None,
-            "its size is not known"
-        );
+        kept.set_divider(Arc::new(Asking {
+            gpu: Arc::clone(&next),
+            vm: "kept".to_owned(),
+            limits: BTreeMap::new(),
+        }));
+        assert!(kept.take(150), "the size of the GPU is not known");
+        next.lock().found(GPU, |_| 300);
         let new = share(&next, "of another VM", &[]);
-        assert_eq!(new.free(), GPU - 300 - 300);
+        assert_eq!((new.free(), kept.free()), (450, 450));
+        assert!(!kept.take(451) && kept.take(450) && new.free() == 0);
     }
 
     proptest! {

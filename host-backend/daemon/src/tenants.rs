@@ -160,8 +160,9 @@ impl Tenants {
             self.add(host, vm, gpu, ledger);
         }
         if let Memory::Host { label, bytes } = *gpu {
-            let gpu = self.gpus.entry(label.to_owned()).or_default();
-            if gpu.open(vm, bytes)? {
+            let is_new = self.gpus.entry(label.to_owned()).or_default().open(vm)?;
+            self.gpu_found(host, label, bytes);
+            if is_new {
                 self.enlarge_part(host, vm, label, 0);
             }
         }
@@ -182,6 +183,14 @@ impl Tenants {
             spoiled: 0,
         };
         self.accounts.insert(vm.to_owned(), tenant);
+    }
+
+    /// Records the size of a GPU of which sessions of an earlier daemon have parts.
+    pub fn gpu_found(&mut self, host: &Host, gpu: &str, bytes: u64) {
+        if let Some(mut memory) = self.gpus.remove(gpu) {
+            memory.found(bytes, |vm| self.part_limit(host, vm));
+            self.gpus.insert(gpu.to_owned(), memory);
+        }
     }
 
     /// Lets the part of a GPU that a VM may use be `total` bytes, if other VMs do not use them.
@@ -281,9 +290,8 @@ impl Tenants {
                     self.add(host, vm, gpu, Ledger::of(account));
                 }
                 (1, Memory::Host { label, .. }) => {
-                    let limit = self.part_limit(host, vm);
                     let gpu = self.gpus.entry((*label).to_owned()).or_default();
-                    gpu.adopt(vm, account, limit);
+                    gpu.adopt(vm, account);
                 }
                 _ => {}
             }

@@ -147,6 +147,18 @@ fn sessions_of_an_earlier_daemon_count() {
 }
 
 #[test]
+fn sessions_of_an_earlier_daemon_do_not_exceed_their_gpu() {
+    // The GPU has 32 chunks.
+    let daemon = Daemon::start(&[]);
+    let mut first = holder(&daemon, 10);
+    let _second = holder(&daemon, 5);
+    let daemon = Daemon::start_in(daemon.crash(), &[]);
+    daemon.until("ready", |stats| stats.ready);
+    // No session has begun since.
+    assert_eq!(free(&mut first), 32 - 10 - 5);
+}
+
+#[test]
 fn sessions_of_an_earlier_daemon_are_where_they_were() {
     let placement = ["--set", "device.placement=least-loaded"];
     let arguments = [&["--set", "software.devices=2"][..], &placement].concat();

@@ -141,6 +141,10 @@ impl Broker {
                         let Gpu { name, memory, .. } = &gpu;
                         tracing::debug!(worker = pid, name, memory, "worker is ready");
                         let was_ready = self.devices.ready();
+                        if self.devices.software() {
+                            let label = self.devices.label(ordinal);
+                            self.tenants.gpu_found(&self.host, &label, *memory);
+                        }
                         self.devices.opened(ordinal, gpu);
                         if !was_ready {
                             self.warn_of_missing_devices();

@@ -124,7 +124,7 @@ impl Broker {
         let memory = match facts.device.starts_with("software:") {
             true => Memory::Host {
                 label: &facts.device,
-                // Known once the device is found; the account has it.
+                // Known once the device is found.
                 bytes: 0,
             },
             false => Memory::Driver,
