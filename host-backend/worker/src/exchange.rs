@@ -37,6 +37,8 @@ struct State {
     answer: Option<Answer>,
     /// Whether the daemon is gone.
     closed: bool,
+    /// The daemon has not answered a request in time, and none since.
+    silent: bool,
 }
 
 /// The channel to the daemon.
@@ -59,6 +61,10 @@ impl Exchange {
 
     /// Sends a request and waits for the reply. `None` if there is none.
     pub(crate) fn query(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Option<Answer> {
+        self.query_within(PATIENCE, ask, fds)
+    }
+
+    fn query_within(&self, patience: Duration, ask: Ask, fds: &[BorrowedFd<'_>]) -> Option<Answer> {
         let daemon = self.daemon.as_ref()?;
         let request = {
             let mut state = self.state.lock();
@@ -71,13 +77,15 @@ impl Exchange {
             .ok()?;
         let waits = |state: &mut State| state.answer.is_none() && !state.closed;
         let mut state = self.state.lock();
-        self.changed.wait_while_for(&mut state, waits, PATIENCE);
+        let waited = self.changed.wait_while_for(&mut state, waits, patience);
+        state.silent |= waited.timed_out();
         state.answer.take()
     }
 
     /// Delivers the daemon's reply.
     pub(crate) fn answered(&self, request: u64, answer: Answer) {
         let mut state = self.state.lock();
+        state.silent = false;
         // A late reply is dropped.
         if state.last_request == request {
             state.answer = Some(answer);
@@ -93,12 +101,17 @@ impl Exchange {
 
     /// Records that there is a daemon again.
     pub(crate) fn reopen(&self) {
-        self.state.lock().closed = false;
+        let mut state = self.state.lock();
+        (state.closed, state.silent) = (false, false);
     }
 }
 
 impl Divider for Exchange {
+    /// Does not ask a daemon again that is [silent](State::silent): programs allocate all the time.
     fn enlarge(&self, total: u64) -> Option<u64> {
+        if self.state.lock().silent {
+            return None;
+        }
         self.query(Ask::Enlarge(total), &[])?.part
     }
 }
@@ -138,5 +151,40 @@ mod tests {
         exchange.close();
         assert!(exchange.query(Ask::Take([7; 16]), &[]).is_none());
         assert!(Exchange::default().query(Ask::Take([0; 16]), &[]).is_none());
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_answer_is_waited_for_once() {
+        for comes_anew in [false, true] {
+            let (daemon, worker) = Control::pair().unwrap();
+            let link = DaemonLink::new(Arc::new(worker), None);
+            let exchange = Arc::new(Exchange::new(Arc::new(link)));
+            let mut inbox = Inbox::default();
+            let mut asked = || {
+                daemon.receive(&mut inbox, true).unwrap();
+                match inbox.message().unwrap() {
+                    FromWorker::Exchange { ask, .. } => ask,
+                    _ => panic!("another message"),
+                }
+            };
+            let first = Ask::Enlarge(1);
+            let answer = exchange.query_within(Duration::ZERO, first, &[]);
+            assert!(answer.is_none() && asked() == first);
+            assert_eq!(exchange.enlarge(2), None);
+            match comes_anew {
+                true => exchange.reopen(),
+                false => exchange.answered(1, Answer::default()),
+            }
+            let other = Arc::clone(&exchange);
+            let asking = std::thread::spawn(move || other.enlarge(3));
+            assert_eq!(asked(), Ask::Enlarge(3), "it was not asked meanwhile");
+            let part = Some(9);
+            let answer = Answer {
+                part,
+                ..Answer::default()
+            };
+            exchange.answered(2, answer);
+            assert_eq!(asking.join().unwrap(), part);
+        }
     }
 }
