@@ -115,6 +115,20 @@ class LimitMoves(unittest.TestCase):
                     self.assertEqual(code, 0, f"{report} {errors}\n{source.log()}\n{target.log()}")
                 self.ends(program, "exact\n", here, there)
 
+    def test_a_vm_has_no_more_than_its_limit_while_a_session_moves(self):
+        with harness.Daemon("--set=software.devices=2", "--set=limits.per_vm_memory=64MiB") as daemon:
+            other = self.start(daemon, HELD, 16)
+            held = daemon.sessions()[0]["id"]
+            program = self.start(daemon, LIMITED, 16)
+            for gpu in (1, 0) * 10:
+                moving = [str(session["id"]) for session in daemon.sessions() if session["id"] != held]
+                if not moving:
+                    break  # The program has ended, and says why.
+                code, report, errors = migrate(daemon, "--session", *moving, "--to-gpu", str(gpu))
+                self.assertEqual(code, 0, f"{report} {errors}\n{daemon.log()}")
+            self.ends(program, "exact\n", daemon)
+            self.ends(other, "equal\n", daemon)
+
     def test_a_gpu_has_room_again_when_a_session_has_left_it(self):
         with harness.Daemon("--set=software.devices=2", "--set=software.memory=64MiB") as daemon:
             program = self.start(daemon, HELD, 24)

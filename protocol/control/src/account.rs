@@ -41,7 +41,7 @@ const LENT: usize = 3;
 const WORKS: u64 = 1 << 63;
 
 /// Bit of the same word: the session arrives from another one of the VM, whose bytes count until
-/// it has ended.
+/// it has ended or the program runs here, or it has left in this way.
 const ARRIVES: u64 = 1 << 62;
 
 /// The limit of a part without bytes: the word 0 means no limit.
@@ -185,13 +185,15 @@ impl Account {
     }
 
     /// Begins or ends the time in which the bytes of a session do not count, because it arrives
-    /// from another one of the VM. It may have as many as the limit allows one session.
-    pub fn set_arriving(&self, slot: u32, arrives: bool) {
+    /// from another one of the VM. It may have as many as the limit allows one session. Returns
+    /// whether it is such a time already.
+    pub fn set_arriving(&self, slot: u32, arrives: bool) -> bool {
         let word = self.beside(slot, 1);
-        match arrives {
+        let before = match arrives {
             true => word.fetch_or(ARRIVES, Ordering::SeqCst),
             false => word.fetch_and(!ARRIVES, Ordering::SeqCst),
         };
+        before & ARRIVES != 0
     }
 
     fn is_arriving(&self, slot: u32) -> bool {
@@ -430,6 +432,25 @@ impl Share {
     pub fn slots(&self) -> impl Iterator<Item = (BorrowedFd<'_>, u32)> {
         self.places()
             .map(|place| (place.account.as_fd(), place.slot))
+    }
+
+    /// From now on the program runs here, and the session's bytes count for the VM. Returns whether
+    /// it arrives from another session of the VM, whose bytes count as well until it
+    /// [leaves](Self::leave) or ends.
+    pub fn arrive(&self) -> bool {
+        self.set_arriving(false)
+    }
+
+    /// From now on the program runs in the session of the VM that arrives from this one, whose
+    /// bytes no longer count for the VM.
+    pub fn leave(&self) {
+        self.set_arriving(true);
+    }
+
+    /// Returns whether it was.
+    fn set_arriving(&self, arrives: bool) -> bool {
+        let vm = self.vm.as_ref();
+        vm.is_some_and(|vm| vm.account.set_arriving(vm.slot, arrives))
     }
 
     /// Charges `bytes`. Returns false and charges nothing if this would exceed a limit.
@@ -695,6 +716,25 @@ mod tests {
         let occupants = account.occupants();
         let who = occupants.iter().map(|one| (one.device, one.pid));
         assert_eq!(who.collect::<Vec<_>>(), [(3, 7)]);
+    }
+
+    #[test]
+    fn a_program_that_has_moved_has_no_more_than_the_limit() {
+        let account = Arc::new(Account::new().unwrap());
+        account.limit_to(Book::Device, 100);
+        (0..3).for_each(|slot| account.clear(slot));
+        let shares = [0, 1, 2].map(|slot| Share::new(Arc::clone(&account), slot));
+        let [source, destination, other] = &shares;
+        assert!(source.take(10) && other.take(70) && !source.arrive());
+        account.set_arriving(1, true);
+        assert!(destination.take(10) && other.free() == 20);
+        // Both count until the source knows.
+        assert!(destination.arrive() && !destination.arrive());
+        assert!(!destination.take(11) && other.free() == 10);
+        source.leave();
+        assert!(destination.take(20) && !destination.take(1) && !other.take(1));
+        account.clear(0);
+        assert!(!destination.take(1) && !other.take(1) && account.used(Book::Device) == 100);
     }
 
     #[test]

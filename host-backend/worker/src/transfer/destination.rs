@@ -119,12 +119,14 @@ impl Destination {
             std::mem::forget(self.connection);
             return Err(error);
         }
+        // Before the source, which then leaves, so that one of the two counts at any time.
+        let counts_there = session.memory.arena().share().arrive();
         // If the source is gone, it need not be notified.
         let _ = self.writer.put(Kind::Ready, &[]);
         let _ = self.writer.flush();
         let link = self.scanner.into_inner();
         let shortage = &mut session.transfer.shortage;
-        if let Some(Sharing::Memory) = self.sharing {
+        if counts_there || matches!(self.sharing, Some(Sharing::Memory)) {
             shortage.begin();
         }
         Ok(match (self.connection, self.life) {

@@ -463,6 +463,10 @@ impl Source {
         if let Err(error) = self.commit() {
             return self.stay(session, &error.to_string());
         }
+        if self.local {
+            // The other host's daemon counts the session for itself.
+            session.memory.arena().share().leave();
+        }
         let stopped = micros(self.attempts.downtime());
         let felt = micros(session.transfer.longest_delay());
         let (communicator, address) = std::mem::take(&mut self.home);
