@@ -166,7 +166,7 @@ class Copies(unittest.TestCase):
     def restart(self):
         """Kills the daemon and starts another one."""
         self.daemon.process.kill()
-        self.daemon.process.wait(20)
+        self.daemon.process.wait(harness.PATIENCE)
         self.daemon.start()
 
     def test_copies_outlive_their_daemon(self):

@@ -46,7 +46,7 @@ class Green(unittest.TestCase):
                 self.assertEqual(code, 0, errors)
                 here, there = there, here
                 guest.stdin.close()
-                self.assertEqual(guest.wait(30), 0)
+                self.assertEqual(guest.wait(harness.PATIENCE), 0)
                 eventually(lambda: here.sessions() + there.sessions() == [], "the session is over")
 
     def test_they_stay_where_a_part_would_be_too_small(self):

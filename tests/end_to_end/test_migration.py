@@ -110,7 +110,7 @@ class Cutter:
 
     def close(self):
         """Waits for both ways to end."""
-        self.thread.join(30)
+        self.thread.join(harness.PATIENCE)
         self.listener.close()
         self.folder.cleanup()
 
@@ -245,7 +245,7 @@ class Migration(Pair):
         self.assertIn("MemMap", errors)
         self.assertEqual(len(self.one.sessions()), 1)
         guest.stdin.close()
-        self.assertEqual(guest.wait(30), 0)
+        self.assertEqual(guest.wait(harness.PATIENCE), 0)
 
 
 KINDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kinds_program.py")
@@ -263,7 +263,7 @@ def something_of_every_kind(test):
                 here, there = there, here
                 test.assertEqual(answer(guest), "right")
             guest.stdin.close()
-            test.assertEqual(guest.wait(30), 0)
+            test.assertEqual(guest.wait(harness.PATIENCE), 0)
             eventually(lambda: test.one.sessions() + test.two.sessions() == [], "the session is over")
 
 

@@ -185,7 +185,7 @@ class Orders(Held):
         guest, number = self.waiting(daemon)
         thread, results = self.write(daemon, number, "--end")
         daemon.process.kill()
-        daemon.process.wait(20)
+        daemon.process.wait(harness.PATIENCE)
         thread.join()
         self.assertNotEqual(results[0][0], 0)
         daemon.start()
@@ -243,7 +243,7 @@ class Orders(Held):
     def test_a_restore_waits_for_the_gpus_of_a_daemon_that_has_just_started(self):
         daemon = self.gated()
         daemon.process.kill()
-        daemon.process.wait(20)
+        daemon.process.wait(harness.PATIENCE)
         daemon.start()
         code, _, errors = ask(daemon, "migrate", "--gpu", "0", "--to", "unix:///nowhere")
         self.assertEqual(code, 1)

@@ -121,7 +121,7 @@ class Waiting(Sessions):
                 if comes:
                     eventually(lambda: daemon.sessions()[0]["communicator"] == "unix", "its program is back")
                 daemon.process.kill()
-                daemon.process.wait(20)
+                daemon.process.wait(harness.PATIENCE)
                 daemon.start()
                 code, _, errors = checkpoint()
                 self.assertEqual(code, 0 if comes else 1, errors)

@@ -67,7 +67,7 @@ class SharedFiles(unittest.TestCase):
         """Programs end in order."""
         for guest in guests:
             guest.stdin.close()
-            self.assertEqual(guest.wait(30), 0)
+            self.assertEqual(guest.wait(harness.PATIENCE), 0)
 
     def test_kernels_see_what_others_write_while_they_run(self):
         guest = self.start("shm", "file")

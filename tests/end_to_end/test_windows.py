@@ -47,7 +47,7 @@ class Windows(TwoHosts):
             self.arrived(here, there, communicator)
             here, there = there, here
         guest.stdin.close()
-        self.assertEqual(guest.wait(30), 0)
+        self.assertEqual(guest.wait(harness.PATIENCE), 0)
 
     def test_threads_that_use_pinned_memory_notice_nothing(self):
         for at in range(PROGRAMS):
@@ -106,7 +106,7 @@ class Windows(TwoHosts):
             self.arrived(here, there, communicator)
             here, there = there, here
         guest.stdin.close()
-        self.assertEqual(guest.wait(30), 0)
+        self.assertEqual(guest.wait(harness.PATIENCE), 0)
 
     def test_a_window_that_stays_while_the_calls_come_another_way(self):
         one, two = self.daemon(harness.Daemon), self.daemon(harness.Daemon)
@@ -198,4 +198,4 @@ class Windows(TwoHosts):
         self.assertEqual(answer(guest), "right", self.two.log())
         self.arrived(self.one, self.two, "shm")
         guest.stdin.close()
-        self.assertEqual(guest.wait(30), 0)
+        self.assertEqual(guest.wait(harness.PATIENCE), 0)

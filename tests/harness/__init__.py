@@ -33,6 +33,9 @@ BINARIES = os.environ["PARAGPU_TEST_BINARIES"]
 LIBRARIES = os.environ.get("PARAGPU_TEST_LIBRARIES", os.path.join(ROOT, "out/lib"))
 PROGRAMS = os.environ.get("PARAGPU_TEST_PROGRAMS", os.path.join(ROOT, "out/programs"))
 
+# Seconds that anything may take on a machine that does much else. Only a failing test waits so long.
+PATIENCE = 60
+
 # Communicators that connect a program on this host to a daemon on it.
 HOST_COMMUNICATORS = ("shm", "unix", "tcp")
 
@@ -58,7 +61,7 @@ def owned(command):
     return ["setpriv", "--pdeathsig", "TERM", *command]
 
 
-def eventually(condition, what, patience=20, failure=AssertionError):
+def eventually(condition, what, patience=PATIENCE, failure=AssertionError):
     """Polls for something that another process brings about: returns the condition's value once it
     is true, and raises `failure` after `patience` seconds."""
     deadline = time.monotonic() + patience
@@ -69,11 +72,17 @@ def eventually(condition, what, patience=20, failure=AssertionError):
     return found
 
 
+# Sockets that keep ports from others for the life of this process.
+KEPT = []
+
+
 def free_port():
-    """An unused TCP port."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    """A TCP port for a server of this process's, whenever it starts: a socket that does not listen
+    stays bound to it, beside which servers can bind theirs, as all set SO_REUSEADDR."""
+    KEPT.append(socket.socket())
+    KEPT[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    KEPT[-1].bind(("127.0.0.1", 0))
+    return KEPT[-1].getsockname()[1]
 
 
 class Daemon:
@@ -115,7 +124,7 @@ class Daemon:
             )
         line = self.process.stdout.readline()
         if not line:
-            self.process.wait(20)
+            self.process.wait(PATIENCE)
             raise RuntimeError(f"paragpud did not start:\n{self.log()}")
         self.addresses = json.loads(line)
 
@@ -127,9 +136,9 @@ class Daemon:
     def sessions(self):
         """The daemon's sessions, from `paragpu list`."""
         command = [binary("paragpu"), "list", "--control", self.control, "-o", "json"]
-        return json.loads(subprocess.check_output(command, timeout=20))
+        return json.loads(subprocess.check_output(command, timeout=PATIENCE))
 
-    def left(self, patience=15):
+    def left(self, patience=PATIENCE):
         """Sessions that do not end although their programs did. A worker may wait
         some seconds for a program that it did not hear say goodbye."""
         deadline = time.monotonic() + patience
@@ -149,7 +158,7 @@ class Daemon:
     def status(self):
         """The daemon's totals, from `paragpu status`."""
         command = [binary("paragpu"), "status", "--control", self.control, "-o", "json"]
-        return json.loads(subprocess.check_output(command, timeout=20))
+        return json.loads(subprocess.check_output(command, timeout=PATIENCE))
 
     def devices(self):
         """Names of the GPUs that the daemon serves."""
@@ -159,10 +168,10 @@ class Daemon:
         """Ends the daemon in order."""
         self.process.terminate()
         try:
-            self.process.wait(30)
+            self.process.wait(PATIENCE)
         finally:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(PATIENCE)
             self.process.stdout.close()
             self.folder.cleanup()
 
@@ -218,7 +227,7 @@ class Daemon:
 def certificates(folder):
     """An authority in `folder`, with a certificate for this host: its directory."""
     command = [binary("paragpu"), "certificate", folder, "127.0.0.1"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     return folder
 
 

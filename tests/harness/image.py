@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 
-from . import ROOT, owned
+from . import PATIENCE, ROOT, owned
 
 IMAGES = os.path.join(ROOT, "vm-images")
 # The prefix of the guest's lines that are for us.
@@ -117,7 +117,7 @@ class Machine:
         """Ends the VM."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(20)
+        self.process.wait(PATIENCE)
         self.folder.cleanup()
 
     def __enter__(self):

@@ -154,7 +154,7 @@ class Machine:
             self.qmp = None
         if self.process:
             self.process.kill()
-            self.process.wait(20)
+            self.process.wait(PATIENCE)
             self.process = None
 
     def stop(self):

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 
-from . import BINARIES, COUNTERS, LIBRARIES, PROGRAMS, ROOT, binary, owned
+from . import BINARIES, COUNTERS, LIBRARIES, PATIENCE, PROGRAMS, ROOT, binary, owned
 
 CACHE = os.path.join(ROOT, ".cache")
 IMAGES = os.path.join(ROOT, "vm-images")
@@ -130,7 +130,7 @@ class Device:
     def stop(self):
         """Ends the device process."""
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(20)
+        self.process.wait(PATIENCE)
         self.folder.cleanup()
 
     def __enter__(self):
@@ -188,7 +188,7 @@ class Vsock:
         """Ends the vhost-user daemon."""
         if self.process:
             self.process.terminate()
-            self.process.wait(20)
+            self.process.wait(PATIENCE)
         self.folder.cleanup()
 
     def __enter__(self):
@@ -431,10 +431,10 @@ def boot(
         with run.stdout:
             for line in run.stdout:
                 on_line(line.strip())
-        run.wait(60)
+        run.wait(PATIENCE)
         if plugger:
             plugger.terminate()
-            plugger.wait(20)
+            plugger.wait(PATIENCE)
         described = os.path.join(out, "vm.json")
         if not os.path.exists(described):
             return {}

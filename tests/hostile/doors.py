@@ -73,13 +73,13 @@ def a_named_session_waits_in_a_place_of_its_own(field):
 
 
 def lingering(count=8):
-    """Sockets whose last close takes a minute: their peer does not read."""
+    """Sockets whose last close takes longer than anybody waits: their peer does not read."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         pairs = []
         for _ in range(count):
             one = socket.create_connection(listener.getsockname())
             other, _ = listener.accept()
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 10 * PATIENCE))
             one.setblocking(False)
             try:
                 while True:
@@ -105,7 +105,7 @@ def descriptors_that_linger(field, address, first):
             kept.append(other)
         peer.close()
     field.daemon.process.send_signal(signal.SIGCONT)
-    session = wire.Session(field.tcp, deadline=10, context=field.context)
+    session = wire.Session(field.tcp, deadline=PATIENCE, context=field.context)
     expect(session.call("Ping", value=1)[0] == 1, "no answer")
     session.close()
     for other in kept:
@@ -143,7 +143,7 @@ def descriptors_behind_a_refused_hello(field):
             kept.append(other)
         peer.close()
     field.daemon.process.send_signal(signal.SIGCONT)
-    session = wire.Session(field.tcp, deadline=10)
+    session = wire.Session(field.tcp, deadline=PATIENCE)
     session.close()
     return 8
 
@@ -269,7 +269,7 @@ DEVICE_PROCESS = (
     "fds = [memory, os.eventfd(0), os.eventfd(0)]\n"
     "for first in sys.stdin:\n"
     "    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)\n"
-    "    peer.settimeout(5)\n"
+    f"    peer.settimeout({PATIENCE})\n"
     "    peer.connect(sys.argv[1])\n"
     "    socket.send_fds(peer, [bytes.fromhex(first)], fds)\n"
     "    try: answer = peer.recv(4096)\n"
@@ -375,7 +375,7 @@ def a_connection_of_a_process_that_ended(field):
     os.ftruncate(memory, 1 << 20)
     fds = [memory, os.eventfd(0), os.eventfd(0)]
     with socket.socket(fileno=inherited) as peer:
-        peer.settimeout(5)
+        peer.settimeout(PATIENCE)
         socket.send_fds(peer, [attach("one")], fds)
         expect("has ended" in refused(peer.recv(4096)), "somebody serves a VM's device unwatched")
     for one in (ours, theirs):

@@ -22,7 +22,7 @@ STRIDE = 1 << 40
 ATTACH, ARRIVE = 0x7F10, 0x7F11
 # Long enough for a machine that does much else; an attack that held something
 # up did so for longer, or for good.
-PATIENCE = 30
+PATIENCE = harness.PATIENCE
 # Seconds in which a host takes nothing, after which it takes no more.
 STALLED = 1.5
 

@@ -11,7 +11,7 @@ from blake3 import blake3
 from field import ARENA, CHUNK, PATIENCE, SHADOWS, Broken, arrival, attack, expect, needs, ptx, until
 
 
-def paragpu(field, *arguments, timeout=10):
+def paragpu(field, *arguments, timeout=PATIENCE):
     """Runs a command against the daemon: its exit status, or None where it hangs."""
     command = [harness.binary("paragpu"), "--control", field.daemon.control, *arguments]
     try:
@@ -136,7 +136,7 @@ def states_with_other_contents(field):
     session.call("ContextSynchronize")
     number, cases = str(session.welcome["session"]), 0
     with tempfile.TemporaryDirectory() as folder:
-        done = paragpu(field, "checkpoint", "--end", number, folder, timeout=30)
+        done = paragpu(field, "checkpoint", "--end", number, folder)
         expect(done is not None and done.returncode == 0, f"{done}")
         path = os.path.join(folder, "session.paragpu")
         with open(path, "rb") as file:
@@ -147,7 +147,7 @@ def states_with_other_contents(field):
         for _ in range(80):
             with open(path, "wb") as file:
                 file.write(mutant(field.source, parts, memory))
-            done = paragpu(field, "restore", folder, timeout=60)
+            done = paragpu(field, "restore", folder)
             expect(done is not None, "a restore does not end")
             if done.returncode == 0:
                 for one in field.daemon.sessions():
@@ -180,7 +180,7 @@ def names_of_states(field):
     """A state whose VM's name cannot be shown is refused."""
     session = field.session()
     with tempfile.TemporaryDirectory() as folder:
-        done = paragpu(field, "checkpoint", "--end", str(session.welcome["session"]), folder, timeout=30)
+        done = paragpu(field, "checkpoint", "--end", str(session.welcome["session"]), folder)
         expect(done is not None and done.returncode == 0, f"{done}")
         # The session is listed until its worker has exited.
         until("ended", lambda: not field.daemon.sessions())
@@ -194,7 +194,7 @@ def names_of_states(field):
             forged = [(kind, version, head.replace(own, wire.encode("Text", name))), *parts[1:]]
             with open(path, "wb") as file:
                 file.write(state_of(forged, memory, False))
-            done = paragpu(field, "restore", folder, timeout=60)
+            done = paragpu(field, "restore", folder)
             expect(done is not None and done.returncode != 0, f"a session of {name[:80]!r} is restored")
             expect("\x1b" not in done.stderr and field.daemon.sessions() == [], f"{name[:80]!r}: {done.stderr!r}")
     return len(NAMES) + 1

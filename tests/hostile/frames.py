@@ -7,7 +7,7 @@ import threading
 import time
 
 import wire
-from field import ARENA, CHUNK, attack, expect, frame, until
+from field import ARENA, CHUNK, PATIENCE, attack, expect, frame, until
 from files import paragpu
 
 
@@ -166,7 +166,7 @@ def ring_indices_out_of_range(field):
         guest = wire.Shared(field.daemon.socket)
         expect(guest.call("Ping", value=number) == number, "no answer")
         guest.scribble(field.source, number)
-        expect(guest.ended(20), "the host continues with an invalid ring")
+        expect(guest.ended(PATIENCE), "the host continues with an invalid ring")
         guest.close()
     expect(bystander.call("Ping", value=1)[0] == 1, "no answer")
     return 24
@@ -240,7 +240,7 @@ def bells_that_a_guest_fills(field):
         pass
     struct.pack_into("<I", guest.region, guest.BACK_WAITS, 1)
     guest.call("Ping", value=1)
-    moved = paragpu(field, "migrate", str(session["id"]), "--to-gpu", "1", timeout=60)
+    moved = paragpu(field, "migrate", str(session["id"]), "--to-gpu", "1")
     expect(moved is not None, "an order to the session never ends")
     until("answered", lambda: field.daemon.sessions() is not None)
     return 401

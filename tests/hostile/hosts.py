@@ -136,7 +136,7 @@ def guests_that_send_without_end(field):
     thread.start()
     time.sleep(0.5)
     with tempfile.TemporaryDirectory() as folder:
-        done = paragpu(field, "checkpoint", str(session.welcome["session"]), folder, timeout=PATIENCE)
+        done = paragpu(field, "checkpoint", str(session.welcome["session"]), folder)
     over.set()
     thread.join()
     expect(done is not None and done.returncode == 0, f"no checkpoint: {done}")
@@ -154,7 +154,7 @@ def destinations_that_refuse_at_length(field):
             time.sleep(PATIENCE)
 
         with destination(folder, answer) as url:
-            moved = paragpu(field, "migrate", str(session.welcome["session"]), "--to", url, timeout=PATIENCE)
+            moved = paragpu(field, "migrate", str(session.welcome["session"]), "--to", url)
         expect(moved is not None and moved.returncode != 0, "the move does not end")
         expect("xxx" in moved.stderr and len(moved.stderr) < 4096, f"its reason is {moved.stderr[:4096]}")
         takes_orders(field, session)
@@ -176,7 +176,7 @@ def destinations_that_answer_slowly(field):
         with destination(folder, answer) as url:
             over = {}
             order = ["migrate", str(session.welcome["session"]), "--to", url]
-            thread = threading.Thread(target=lambda: over.update(done=paragpu(field, *order, timeout=60)))
+            thread = threading.Thread(target=lambda: over.update(done=paragpu(field, *order)))
             thread.start()
             expect(begun.wait(PATIENCE), "the move does not begin")
             longest = 0

@@ -195,7 +195,7 @@ def windows_that_change_while_they_move(field):
             writer.start()
             try:
                 order = ("migrate", str(guest.welcome["session"]), "--to", f"unix://{other.socket}")
-                done = paragpu(field, *order, timeout=60)
+                done = paragpu(field, *order)
                 expect(done is not None, "a move does not end")
             finally:
                 over.set()

@@ -72,7 +72,7 @@ def files_that_a_thread_of_a_worker_opens(field):
 
 
 # A compromised worker: it sends its daemon sockets whose last close takes
-# a minute, with a message that is none and behind messages that are not read.
+# ten minutes, with a message that is none and behind messages that are not read.
 TAKEN_OVER = """#!/usr/bin/env python3
 import os, signal, socket, struct, time
 control = socket.socket(fileno=os.dup(0))
@@ -83,7 +83,7 @@ with socket.create_server(("127.0.0.1", 0)) as listener:
         for _ in range(count):
             near = socket.create_connection(listener.getsockname())
             pairs.append((near, listener.accept()[0]))
-            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 600))
             near.setblocking(False)
             try:
                 while True:
@@ -207,7 +207,7 @@ def a_worker_that_moves_as_another(field):
             with compromised(field, IMPOSTOR.replace("FRAME", first.hex()), "--set=software.devices=2"):
                 session = field.session()
                 for to in (("--to-gpu", "1"), ("--to", f"unix://{other.daemon.socket}")):
-                    done = paragpu(field, "migrate", str(session.welcome["session"]), *to, timeout=60)
+                    done = paragpu(field, "migrate", str(session.welcome["session"]), *to)
                     expect(done is not None and done.returncode != 0, f"the session moves: {done}")
                     for daemon in (field.daemon, other.daemon):
                         log = daemon.log()

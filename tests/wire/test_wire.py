@@ -64,7 +64,7 @@ class Daemon:
 
     def stop(self):
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(wire.PATIENCE)
         self.process.stdout.close()
         self.folder.cleanup()
 

@@ -23,6 +23,8 @@ MAGIC = b"paragpu\0"
 VERSION = (0, 7, 0)
 # In place of the offset of a window: there is none.
 NO_WINDOW = 2**64 - 1
+# Seconds that the host may take on a machine that does much else.
+PATIENCE = 60
 
 # Number: (name, [(parameter, type)], reply). Types as in protocol/README.md;
 # handles are all u64.
@@ -379,7 +381,7 @@ class Failed(Exception):
 class Session:
     """A guest's side of a session over a stream socket."""
 
-    def __init__(self, address, device=0, version=VERSION, deadline=20.0, resumes=None, context=None, source=None, pid=1):
+    def __init__(self, address, device=0, version=VERSION, deadline=PATIENCE, resumes=None, context=None, source=None, pid=1):
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.settimeout(deadline)
@@ -509,7 +511,7 @@ class Shared:
     TAIL, HEAD, WAITS = 0x080, 0x0C0, 0x100
     BACK_TAIL, BACK_HEAD, BACK_WAITS = 0x180, 0x1C0, 0x200
 
-    def __init__(self, path, deadline=20.0, resumes=None, window=NO_WINDOW, room=0):
+    def __init__(self, path, deadline=PATIENCE, resumes=None, window=NO_WINDOW, room=0):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(deadline)
         self.socket.connect(path)
@@ -553,7 +555,7 @@ class Shared:
         """Sends a synchronous call, looks for its reply, and returns it."""
         self.sequence += 1
         self.send_frame(NUMBERS[name], 1, self.sequence, encode_call(name, **arguments))
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + PATIENCE
         while self.word(self.BACK_TAIL) == self.word(self.BACK_HEAD):
             if time.monotonic() > limit:
                 raise WireError(f"no reply to {name}")
