@@ -1,5 +1,6 @@
 """Guest programs of the end-to-end tests, and the daemons and workers that serve them."""
 
+import ctypes
 import glob
 import json
 import os
@@ -97,6 +98,16 @@ def ask(daemon, *arguments):
     command = [harness.binary("paragpu"), "--control", daemon.control, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout, done.stderr
+
+
+def replace_by_file(folder, kept):
+    """Puts an empty file in a folder's place, which is `kept` elsewhere. At once, as who writes into
+    the folder creates it if it is not there."""
+    with open(kept, "w", encoding="utf-8"):
+        pass
+    here, exchange = -100, 2
+    if ctypes.CDLL(None, use_errno=True).renameat2(here, folder.encode(), here, kept.encode(), exchange):
+        raise OSError(ctypes.get_errno(), "renameat2")
 
 
 def only_session(daemon):

@@ -107,7 +107,7 @@ class Faults(OneDaemon):
         read_until(endless, "spinning")
         session = next(s for s in self.daemon.sessions() if s["guest_pid"] == endless.pid)
         command = [harness.binary("paragpu"), "end", str(session["id"]), "--control", self.daemon.control]
-        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        subprocess.run(command, check=True, capture_output=True, timeout=harness.PATIENCE)
         code, output, _ = finish(endless)
         self.assertEqual(code, 3, output)
         read_until(bystander, "round")
@@ -265,15 +265,21 @@ class Faults(OneDaemon):
                         victim.stdout.readline()
                     victim.kill()
                     finish(victim)
-            eventually(lambda: daemon.sessions() == [], "every session ended", 60)
-            eventually(lambda: self.holdings(daemon) == before, f"as before: {before}, now {self.holdings(daemon)}", 60)
+            eventually(lambda: daemon.sessions() == [], "every session ended")
+            eventually(lambda: self.holdings(daemon) == before, f"as before: {before}, now {self.holdings(daemon)}")
             last = start(daemon, "shm", "rounds", "2")
             code, output, errors = finish(last)
             self.assertEqual(code, 0, output + errors)
 
     def settled(self, daemon):
-        """Its idle resources: unchanged for as long as an ended connection
+        """Its idle resources, with all warm workers: unchanged for as long as an ended connection
         may take to be noticed."""
+
+        def is_warm():
+            (gpu,) = daemon.status()["devices"]
+            return gpu["idle"] and not gpu["starting"]
+
+        eventually(is_warm, "the next worker is warm")
         seen = [self.holdings(daemon)]
 
         def at_rest():

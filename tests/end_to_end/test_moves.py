@@ -13,7 +13,7 @@ import unittest
 import harness
 from wire import wire
 
-from .guests import ask, end_with, eventually, only_session, read_until, rounds, start
+from .guests import ask, end_with, eventually, only_session, read_until, replace_by_file, rounds, start
 
 USER = f"uid {os.geteuid()}"
 ARRIVE = 0x7F11
@@ -111,7 +111,7 @@ class Proxy:
         self.listener.close()
         self.cut()
         for thread in self.threads:
-            thread.join(20)
+            thread.join(harness.PATIENCE)
         for ended in self.sockets:
             ended.close()
         self.folder.cleanup()
@@ -220,7 +220,7 @@ class Hosts(TwoHosts):
         self.assertNotEqual(code, 0)
         self.one_sentence(errors, "migration.ca")
         context = ssl.create_default_context(cafile=f"{self.authority}/ca.pem")
-        with socket.create_connection((name, port), timeout=20) as plain:
+        with socket.create_connection((name, port), timeout=harness.PATIENCE) as plain:
             with self.assertRaises((ssl.SSLError, ConnectionError)), context.wrap_socket(
                 plain, server_hostname="127.0.0.1"
             ) as link:
@@ -244,7 +244,7 @@ class Hosts(TwoHosts):
         major, minor, patch = wire.VERSION
         for version, kind in (((major, minor + 1, patch), wire.REFUSAL), (wire.VERSION, wire.WELCOME)):
             with self.subTest(version=version):
-                plain = socket.create_connection(address(self.two.addresses["migration"]), timeout=20)
+                plain = socket.create_connection(address(self.two.addresses["migration"]), timeout=harness.PATIENCE)
                 with plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as link:
                     link.sendall(self.arrival(version))
                     answer = b""
@@ -287,7 +287,7 @@ class Hosts(TwoHosts):
                 code, _, errors = move(one, f"tcp://{proxy.address}")
                 self.assertNotEqual(code, 0)
                 self.one_sentence(errors)
-                dies.process.wait(20)
+                dies.process.wait(harness.PATIENCE)
                 rounds(guest, 3)
                 dies.start()
                 rounds(guest, 1)
@@ -523,7 +523,7 @@ class OneHost(Sessions):
         code, _, errors = migrate(one, "--vm", "nobody", "--to", f"unix://{two.socket}")
         self.one_sentence(errors, '"nobody" has no session')
         large.stdin.close()
-        self.assertEqual(large.wait(30), 0)
+        self.assertEqual(large.wait(harness.PATIENCE), 0)
 
     def test_a_session_moves_once_at_a_time(self):
         one = self.daemon(harness.Daemon)
@@ -542,7 +542,7 @@ class OneHost(Sessions):
             self.one_sentence(errors, "already being moved or checkpointed")
             rounds(guest, 1)
             link.close()
-            first.join(30)
+            first.join(harness.PATIENCE)
         rounds(guest, 1)
         self.assertEqual([session["activity"] for session in one.sessions()], ["serving"])
 
@@ -582,9 +582,8 @@ class OneHost(Sessions):
             self.assertEqual((info["directory"], info["every"], info["error"]), (states, 1.0, None))
             # The checkpoint fails: the last good one stays, and `paragpu list` reports it.
             kept = os.path.join(folder, "kept")
-            os.rename(states, kept)
-            with open(states, "w", encoding="utf-8"):
-                eventually(lambda: one.sessions()[0]["checkpoint"]["error"], "it cannot be written")
+            replace_by_file(states, kept)
+            eventually(lambda: one.sessions()[0]["checkpoint"]["error"], "it cannot be written")
             self.assertEqual(os.listdir(kept), ["session.paragpu"])
             rounds(guest, 2)
             # A schedule for one directory is not ended or replaced by that for another.
@@ -639,7 +638,7 @@ class OneHost(Sessions):
             code, _, errors = ask(one, "checkpoint", number, folder, "--every", "1s")
             self.assertEqual(code, 0, errors)
             one.process.kill()
-            one.process.wait(20)
+            one.process.wait(harness.PATIENCE)
             for _ in range(2):
                 last = os.stat(state).st_ino
                 eventually(lambda last=last: os.stat(state).st_ino != last, "it is written again")
@@ -663,7 +662,7 @@ class OneHost(Sessions):
         rounds(guest, 1)
         number = only_session(one)
         one.process.kill()
-        one.process.wait(20)
+        one.process.wait(harness.PATIENCE)
         one.start()
 
         def gpus():
@@ -684,7 +683,7 @@ class OneHost(Sessions):
             code, _, errors = ask(one, "checkpoint", only_session(one), folder, "--end")
             self.assertEqual(code, 0, errors)
             one.process.terminate()
-            one.process.wait(20)
+            one.process.wait(harness.PATIENCE)
             one.start()
             eventually(lambda: ask(one, "restore", folder)[0] == 0, "a worker is warm")
         eventually(lambda: one.sessions()[0]["calls"] > 60, "the program goes on")

@@ -125,7 +125,7 @@ class Nvml(unittest.TestCase):
             ) as program:
                 read_until(program, "asked")
                 daemon.process.terminate()
-                daemon.process.wait(30)
+                daemon.process.wait(harness.PATIENCE)
                 program.stdin.write("\n")
                 program.stdin.flush()
                 read_until(program, "away")
@@ -190,7 +190,7 @@ class Nvml(unittest.TestCase):
         directory = self.enterContext(tempfile.TemporaryDirectory(prefix="paragpu-nvml-"))
         code, _, errors = ask(other, "checkpoint", only_session(other), directory, "--end")
         self.assertEqual((code, errors), (0, ""))
-        self.assertEqual(self.ask(other, "use")["processes"], [])
+        eventually(lambda: self.ask(other, "use")["processes"] == [], "its worker has exited")
         code, _, errors = ask(other, "restore", directory)
         self.assertEqual((code, errors), (0, ""))
         is_listed(other)

@@ -9,7 +9,7 @@ from unittest import mock
 import harness
 
 from . import test_migration
-from .guests import answer, ask, eventually, only_session, read_until, rounds
+from .guests import answer, ask, eventually, only_session, read_until, replace_by_file, rounds
 from .test_migration import migrate
 
 # Of the first daemon and of the second; no user is of both.
@@ -153,7 +153,7 @@ class Checkpoint(test_migration.Checkpoint):
         self.assertEqual(code, 0, errors)
         eventually(lambda: self.daemon.sessions() == [], "the session was checkpointed and ended")
         self.daemon.process.terminate()
-        self.daemon.process.wait(30)
+        self.daemon.process.wait(harness.PATIENCE)
         # Another daemon at the same addresses.
         del self.daemon.environment["PARAGPU_HOST_CONFINE_USERS"]
         self.daemon.start()
@@ -169,10 +169,7 @@ class Checkpoint(test_migration.Checkpoint):
         states = os.path.join(self.folder, "states")
         code, _, errors = ask(self.daemon, "checkpoint", only_session(self.daemon), states, "--every", "1s")
         self.assertEqual(code, 0, errors)
-        os.rename(states, f"{states}.kept")
-        # In place of the directory.
-        with open(states, "w", encoding="utf-8"):
-            pass
+        replace_by_file(states, f"{states}.kept")
         eventually(lambda: self.daemon.sessions()[0]["checkpoint"]["error"], "it cannot be created")
         self.assertIn("it must be a directory", self.daemon.sessions()[0]["checkpoint"]["error"])
         os.remove(states)

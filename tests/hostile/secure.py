@@ -22,6 +22,9 @@ from doors import descriptors_that_linger
 from field import ARENA, CHUNK, PATIENCE, attack, descriptors, expect, frame, gated_worker, hello, needs, touch, until
 from files import paragpu
 
+# Long enough for a session to begin and to move on a machine that does much else.
+LEASE = "20s"
+
 
 def issue(folder, *arguments):
     """A certificate of the authority in `folder`."""
@@ -91,13 +94,14 @@ sleep 20
 
 
 def commands_below(process):
-    """The command lines of programs that a process started."""
-    tasks = f"/proc/{process}/task"
+    """The command lines of programs that a process started. Its threads and they may end meanwhile."""
+    tasks, found = f"/proc/{process}/task", []
     for task in os.listdir(tasks):
-        with open(f"{tasks}/{task}/children", encoding="ascii") as children:
-            for child in children.read().split():
-                with open(f"/proc/{child}/cmdline", encoding="utf-8") as line:
-                    yield line.read()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"{tasks}/{task}/children", encoding="ascii") as children:
+            found += children.read().split()
+    for child in found:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{child}/cmdline", encoding="utf-8") as line:
+            yield line.read()
 
 
 def programs_of(process):
@@ -364,7 +368,7 @@ def limits_of_a_certificate_whose_last_session_ends(field):
 @attack
 def a_certificate_that_expires(field):
     with secured(field) as folder:
-        issue(folder, "--vm", "lease", "--valid", "5s")
+        issue(folder, "--vm", "lease", "--valid", LEASE)
         guest = context(folder, "lease")
         session = field.session(field.tcp, context=guest)
         session.call("Ping", value=1)
@@ -409,11 +413,11 @@ def a_certificate_of_the_host_that_expires(field):
 def a_certificate_that_expires_elsewhere(field):
     """A session that moved ends with its certificate as well."""
     with secured(field, "--set=software.devices=2") as folder:
-        issue(folder, "--vm", "lease", "--valid", "8s")
+        issue(folder, "--vm", "lease", "--valid", LEASE)
         guest = context(folder, "lease")
         session = field.session(field.tcp, context=guest)
         number = str(session.welcome["session"])
-        moved = paragpu(field, "migrate", number, "--to-gpu", "1", timeout=60)
+        moved = paragpu(field, "migrate", number, "--to-gpu", "1")
         expect(moved is not None and moved.returncode == 0, moved and moved.stderr)
         until("moved", lambda: [one["device"] for one in field.daemon.sessions()] == ["software:1"])
         until("ended", lambda: not field.daemon.sessions())
@@ -450,12 +454,12 @@ def tokens_of_certified_sessions_that_moved(field):
         session = field.session(field.tcp, context=guest)
         expect(is_refused_a_stranger(field, session), "a stranger has the session")
         number = str(session.welcome["session"])
-        moved = paragpu(field, "migrate", number, "--to-gpu", "1", timeout=60)
+        moved = paragpu(field, "migrate", number, "--to-gpu", "1")
         expect(moved is not None and moved.returncode == 0, moved and moved.stderr)
         expect(is_refused_a_stranger(field, session), "a stranger has the session that moved")
         number = str(field.daemon.sessions()[0]["id"])
         for order in (("checkpoint", number, states, "--end"), ("restore", states)):
-            done = paragpu(field, *order, timeout=60)
+            done = paragpu(field, *order)
             expect(done is not None and done.returncode == 0, f"{order}: {done and done.stderr}")
         expect(is_refused_a_stranger(field, session), "a stranger has the restored session")
         back = field.session(field.tcp, context=guest, resumes=session)
@@ -530,7 +534,7 @@ def a_lease_that_restores_another_vm(field):
             # The file of a session of VM "b" stands for it.
             victim = field.neighbour()
             number = str(victim.welcome["session"])
-            done = paragpu(field, "checkpoint", number, own, "--end", timeout=60)
+            done = paragpu(field, "checkpoint", number, own, "--end")
             expect(done is not None and done.returncode == 0, done and done.stderr)
             until("the session away", lambda: not field.daemon.sessions())
             answer = agent.ask(command="restore", directory=own)
