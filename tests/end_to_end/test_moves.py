@@ -462,6 +462,24 @@ class OneHost(Sessions):
             self.assertEqual([session["turns"]["share"]["weight"] for session in one.sessions()], [30])
         guest.kill()
 
+    def test_it_goes_on_wherever_hosts_keep_no_sessions(self):
+        """Neither end waits for acknowledgements that the other does not send."""
+        kept, fleeting = self.daemon(harness.Daemon), self.daemon(harness.Daemon, "--set=limits.reconnect=0")
+        gpus = self.daemon(harness.Daemon, "--set=limits.reconnect=0", "--set=software.devices=2")
+        for here, there, gpu in ((gpus, gpus, "1"), (kept, fleeting, "0"), (fleeting, kept, "0")):
+            for communicator in ("unix", "shm"):
+                with self.subTest(communicator, here=here.command, there=there.command):
+                    guest = self.guest(here, communicator, "steps")
+                    rounds(guest, 1)
+                    code, _, errors = move(here, f"unix://{there.socket}", "--to-gpu", gpu)
+                    self.assertEqual(code, 0, errors)
+                    number = only_session(there)
+                    # With three times as many bytes as either end keeps.
+                    eventually(lambda at=there: at.sessions()[0]["calls"] > 10_000, "the program goes on")
+                    self.assertIsNone(guest.poll())
+                    ask(there, "end", number)
+                    eventually(lambda at=there: at.sessions() == [], "the session is over")
+
     def test_with_the_window_of_an_earlier_connection_it_moves_to_other_daemons_only(self):
         one = self.daemon(harness.Daemon, "--set=software.devices=2", "--set=pool.warm=2")
         two = self.daemon(harness.Daemon)

@@ -319,8 +319,11 @@ fn receive(
                     return resumed.map_err(|_| "the guest was lost at the switchover".into());
                 }
             };
+            // A guest with a token keeps calls and acknowledges frames, also where sessions end with
+            // their connections; one without does neither, wherever its session goes.
+            let is_durable = served.transfer.identity().token != [0; 16];
             let host = waiting.host_of(life, served.gpu.regions(), patience);
-            let reconnect = (!patience.is_zero()).then(|| Box::new(host) as Box<dyn Reconnect>);
+            let reconnect = is_durable.then(|| Box::new(host) as Box<dyn Reconnect>);
             served.replies.link.set_reconnect(reconnect);
             guide(served, &home, arrival.follows);
             Ok(receiver)

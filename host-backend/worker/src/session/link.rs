@@ -120,8 +120,11 @@ impl Link {
         &self.sender
     }
 
-    /// Sets the source of further connections.
+    /// Sets the source of further connections. Without one, no frames are kept for them.
     pub(crate) fn set_reconnect(&mut self, reconnect: Option<Box<dyn Reconnect>>) {
+        if reconnect.is_none() {
+            self.sender.keep_nothing();
+        }
         self.reconnect = reconnect;
     }
 

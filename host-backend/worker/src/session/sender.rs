@@ -31,7 +31,7 @@ pub(crate) struct DurableSender {
     /// The connection, so that it can be closed while a thread waits in it.
     current: Mutex<Arc<dyn Sender>>,
     /// Frames are kept, because the session can outlive its connection.
-    durable: bool,
+    durable: AtomicBool,
     /// The connection is lost.
     down: AtomicBool,
     /// Frames wait in the connection for a flush.
@@ -69,7 +69,7 @@ impl DurableSender {
                 held: None,
             }),
             current: Mutex::new(sender),
-            durable,
+            durable: AtomicBool::new(durable),
         }
     }
 
@@ -124,10 +124,18 @@ impl DurableSender {
         self.state.lock().kept.push(header, &[payload]);
     }
 
+    /// Keeps no frames from now on: the guest acknowledges none.
+    pub(crate) fn keep_nothing(&self) {
+        let mut state = self.state.lock();
+        self.durable.store(false, Ordering::Relaxed);
+        let sent = state.sent;
+        state.forget(sent);
+    }
+
     /// Whether the kept frames reach the limit at which the guest should acknowledge
     /// first.
     pub(crate) fn is_behind(&self) -> bool {
-        self.durable && self.state.lock().kept.len() >= HIGH_WATER
+        self.durable.load(Ordering::Relaxed) && self.state.lock().kept.len() >= HIGH_WATER
     }
 
     /// Sends a frame that belongs to the connection, if there is room, without waiting
@@ -243,7 +251,7 @@ impl DurableSender {
         }
         if is_counted(kind) {
             state.sent += 1;
-            if self.durable {
+            if self.durable.load(Ordering::Relaxed) {
                 keep(&mut state.kept, frame);
             }
             if state.kept.len() > MAX_KEPT || !state.counts() {
