@@ -44,7 +44,7 @@ fn a_session_whose_guest_sends_without_end_stops() {
     let (host, _guest) = pair();
     let device = TestDevice::default();
     let mut session = Session::new(setup(&device), Arc::clone(&host.sender), None);
-    let stopped = session.stop(&mut Endless, Duration::from_secs(20));
+    let stopped = session.stop(&mut Endless, Duration::from_secs(60));
     assert!(matches!(stopped, Ok(true)), "{stopped:?}");
     // Nor does it receive forever while the guest runs a host function.
     let functions = Arc::clone(&session.objects.host_functions);
@@ -97,7 +97,7 @@ fn an_order_that_comes_before_the_session_waits_for_calls_is_carried_out() {
     assert!(orders.give(checkpoint(), Giver::Daemon));
     let guest = Guest::with_orders(Arc::clone(&orders));
     for later in [true, false] {
-        let report = reports.recv_timeout(Duration::from_secs(20)).unwrap();
+        let report = reports.recv_timeout(Duration::from_secs(60)).unwrap();
         assert!(matches!(report, Report::Done(_)), "{report:?}");
         if later {
             assert!(orders.give(checkpoint(), Giver::Daemon));

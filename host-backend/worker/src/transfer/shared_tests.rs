@@ -598,7 +598,7 @@ fn refusal(hostile: impl FnOnce(&UnixStream, &mut Writer<UnixStream>) + Send) ->
         .encode(0, session.host.pinned_without_window(), 0);
     std::thread::scope(|scope| {
         let source = scope.spawn(move || {
-            let deadline = Some(Instant::now() + Duration::from_secs(20));
+            let deadline = Some(Instant::now() + Duration::from_secs(60));
             receive_exact_frame(&theirs, 4096, deadline).unwrap();
             let mut writer = Writer::new(theirs.try_clone().unwrap());
             writer.put(Kind::Head, &[&head]).unwrap();

@@ -161,7 +161,7 @@ impl Host {
 
 /// One connection, from its hello to the worker.
 fn admit(control: &Control, ordinal: u32, socket: OwnedFd, tls: Option<Tls>) {
-    let soon = Some(Instant::now() + Duration::from_secs(10));
+    let soon = Some(Instant::now() + Duration::from_secs(60));
     let first = match tls {
         None => receive_exact_frame(&socket, MAX_PAYLOAD, soon)
             .ok()

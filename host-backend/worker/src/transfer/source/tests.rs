@@ -98,7 +98,7 @@ impl Begun {
             precopy: true,
             hand_over,
         });
-        let deadline = Some(Instant::now() + Duration::from_secs(20));
+        let deadline = Some(Instant::now() + Duration::from_secs(60));
         let home = encode_all(&Move {
             communicator: Text(""),
             address: Text(address),
@@ -123,7 +123,7 @@ impl Begun {
 
     /// The next record of the source, which runs steps until it is sent.
     pub(super) fn record(&mut self) -> (Kind, Vec<u8>) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let mut fds = [PollFd::new(&self.destination, PollFlags::IN)];
             if poll(&mut fds, Some(&Timespec::default())).unwrap() > 0 {
@@ -139,7 +139,7 @@ impl Begun {
 
     /// Runs steps until the session stays.
     pub(super) fn gives_up(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while self.session.transfer.is_moving() {
             self.session
                 .step(TaskKind::Move, self.receiver.as_mut())
@@ -443,7 +443,7 @@ fn a_session_that_stops_leaves_the_gpu_to_others() {
     let mut begun = Begun::new(session);
     let mut stop = || {
         let receiver = begun.receiver.as_mut();
-        let stopped = begun.session.stop(receiver, Duration::from_secs(20));
+        let stopped = begun.session.stop(receiver, Duration::from_secs(60));
         assert!(matches!(stopped, Ok(true)), "{stopped:?}");
     };
     let requests = || pleas.try_iter().collect::<Vec<_>>();
@@ -475,7 +475,7 @@ fn a_stopped_session_executes_calls_while_others_are_not_stopped() {
         let _ = say.send(report);
     }));
     let next = move || loop {
-        match reports.recv_timeout(Duration::from_secs(20)).unwrap() {
+        match reports.recv_timeout(Duration::from_secs(60)).unwrap() {
             Report::Progress(_) => {}
             other => break other,
         }
@@ -495,7 +495,7 @@ fn a_stopped_session_executes_calls_while_others_are_not_stopped() {
     let (guest, destination) = (guest.unwrap(), destination.unwrap());
     // The daemon, and the program.
     let others = std::thread::spawn(move || {
-        let deadline = Some(Instant::now() + Duration::from_secs(20));
+        let deadline = Some(Instant::now() + Duration::from_secs(60));
         let post = |sequence| {
             let call = StreamCreate {
                 stream: StreamHandle(sequence),
