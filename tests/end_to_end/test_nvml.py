@@ -77,7 +77,8 @@ class Nvml(unittest.TestCase):
         self.assertEqual((other["used"], other["processes"]), (0, []))
         one.stdin.close()
         one.wait(60)
-        eventually(lambda: self.ask(daemon, "use")["used"] == 16 * MIB, "the process that ended has no memory")
+        only_session(daemon)
+        self.assertEqual(self.ask(daemon, "use")["used"], 16 * MIB, "the process that ended has no memory")
 
     def test_work_shows_as_utilization(self):
         daemon = self.daemon()
@@ -175,12 +176,10 @@ class Nvml(unittest.TestCase):
         expected = {"used": 8 * MIB, "processes": [[holder.pid, 8 * MIB]]}
 
         def is_listed(at):
-            def found():
-                said = self.ask(at, "use")
-                return {name: said[name] for name in expected} == expected
-
             # The worker that the session left may take a moment to exit.
-            eventually(found, "NVML lists the session's process where it is")
+            only_session(at)
+            said = self.ask(at, "use")
+            self.assertEqual({name: said[name] for name in expected}, expected)
 
         is_listed(daemon)
         daemon.migrate(only_session(daemon), f"unix://{daemon.socket}", "--to-gpu", "1")
@@ -190,7 +189,8 @@ class Nvml(unittest.TestCase):
         directory = self.enterContext(tempfile.TemporaryDirectory(prefix="paragpu-nvml-"))
         code, _, errors = ask(other, "checkpoint", only_session(other), directory, "--end")
         self.assertEqual((code, errors), (0, ""))
-        eventually(lambda: self.ask(other, "use")["processes"] == [], "its worker has exited")
+        eventually(lambda: other.sessions() == [], "its worker has exited")
+        self.assertEqual(self.ask(other, "use")["processes"], [])
         code, _, errors = ask(other, "restore", directory)
         self.assertEqual((code, errors), (0, ""))
         is_listed(other)
