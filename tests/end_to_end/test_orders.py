@@ -122,10 +122,13 @@ class Orders(Held):
                     thread.join(1)
                 code, _, errors = results[0]
                 self.assertEqual(code, 1)
-                self.assertIn("lost its connection while the session was being checkpointed", errors)
+                # A busy machine may let the program be away for so long that the order is refused.
+                lost = "lost its connection while the session was being checkpointed"
+                self.assertRegex(errors, f"{lost}|it is disconnected, so try again when it is connected")
                 self.assertEqual(os.listdir(self.folder), [])
                 self.release(guest)
-                self.assertEqual(ask(daemon, "checkpoint", number, self.states, *options)[0], 0)
+                written = lambda: ask(daemon, "checkpoint", number, self.states, *options)[0] == 0
+                eventually(written, "it is written")
                 shutil.rmtree(self.states)
 
     def test_orders_to_a_session_without_its_program_are_refused(self):

@@ -291,16 +291,18 @@ impl Shared {
         !self.requested.is_empty()
     }
 
-    /// Records which of them the destination took.
-    pub(super) fn answered(&mut self, taken: &[u8]) -> Result<(), StateError> {
+    /// Records which of them the destination took. Returns the addresses where it has no memory.
+    pub(super) fn answered(&mut self, taken: &[u8]) -> Result<Vec<u64>, StateError> {
         if taken.len() != self.requested.len() {
             return Err(StateError::Order("an answer about other mappings"));
         }
+        let mut absent = Vec::new();
         for ((address, found), answer) in std::mem::take(&mut self.requested).into_iter().zip(taken)
         {
             let delivery = Delivery::of(*answer)?;
             if delivery == Delivery::Absent {
                 // The next round offers what there is then.
+                absent.push(address);
                 if self.known.remove(&address).is_some() {
                     self.replaced.insert(address);
                 }
@@ -311,7 +313,7 @@ impl Shared {
             }
             self.known.insert(address, Known { delivery, ..found });
         }
-        Ok(())
+        Ok(absent)
     }
 
     /// Whether the destination has memory of the session, or had.

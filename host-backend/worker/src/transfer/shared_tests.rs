@@ -430,7 +430,7 @@ fn memory_that_is_unmapped_during_a_round_is_not_offered() {
         assert!(shared.named(&batch.named), "an answer follows");
         let (offered, handed) = mappings(&batch.payload).unwrap();
         assert_eq!(handed, batch.descriptors.len());
-        shared.answered(answer).unwrap();
+        assert_eq!(shared.answered(answer).unwrap(), freed);
         let is_behind = shared.is_behind(session).unwrap();
         assert!(shared.next(session).is_none() && !is_behind);
         let offered = offered.iter();

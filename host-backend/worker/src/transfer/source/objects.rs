@@ -248,7 +248,11 @@ impl Source {
 
     pub(super) fn handed_over(&mut self, session: &mut Session) -> Result<(), StateError> {
         let taken = self.peer.expect(Kind::Taken)?;
-        self.shared.answered(&taken)?;
+        for address in self.shared.answered(&taken)? {
+            // The program may have mapped other memory of this size there.
+            let memory = (ObjectKind::Memory, address);
+            self.recreated.owners.remove(&memory);
+        }
         if self.shared.is_taken() {
             session.transfer.shortage.begin();
         }
