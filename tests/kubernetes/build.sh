@@ -16,7 +16,9 @@ echo "== building kubernetes $version (once, minutes)"
 rm -rf "$target"
 mkdir -p "$target"
 cd "$target"
-export CGO_ENABLED=0 GOFLAGS=-mod=mod GOWORK=off
+export CGO_ENABLED=0 GOFLAGS="-mod=mod -modcacherw" GOWORK=off
+# They hold gigabytes that nothing else needs.
+export GOCACHE="$target/.built" GOMODCACHE="$target/.modules"
 declare -A commands=(
 	[kube-apiserver]=APIServer
 	[kube-scheduler]=Scheduler
@@ -50,4 +52,5 @@ go mod tidy
 for name in "${!commands[@]}"; do
 	go build -trimpath -ldflags '-s -w' -o "bin/$name" "./$name"
 done
+rm -rf "$GOCACHE" "$GOMODCACHE"
 echo "$version" >"$target/.complete"
