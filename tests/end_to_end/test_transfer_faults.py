@@ -338,7 +338,8 @@ class Relays(TwoHosts):
         self.assertEqual(code, 0, errors)
         code, _, errors = finish(guest, timeout=120)
         self.assertNotEqual(code, 0)
-        self.assertIn("the connection keeps breaking", errors)
+        # Program and host give up after the same time, and either may be first.
+        self.assertRegex(errors, "the connection keeps breaking|the session that the guest resumes has ended")
         # It pauses between two attempts.
         self.assertLess(len(proxy.sockets) / 2, 1000)
         eventually(lambda: two.sessions() == [], "the session is over", 90)
