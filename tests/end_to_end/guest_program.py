@@ -237,6 +237,8 @@ def awaits(guest):
         guest.cuda.cuMemsetD32_v2(pointer(place), 0, ctypes.c_size_t(1))
         guest.cuda.cuCtxSynchronize()
         guest.launch(kernel, 1, 1, ctypes.c_uint64(place), ctypes.c_uint64(answer), stream=beside)
+        # Answered behind the launch, which the host has then.
+        guest.cuda.cuMemGetInfo_v2(ctypes.byref(ctypes.c_size_t()), ctypes.byref(ctypes.c_size_t()))
         say("waiting")
         sys.stdin.readline()
         value.value = number
