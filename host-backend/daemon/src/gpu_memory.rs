@@ -53,9 +53,8 @@ impl GpuMemory {
         if self.bytes.replace(bytes).is_some() {
             return;
         }
+        // First closed, as all are until now, then counted, as in `enlarge`.
         for (vm, part) in &mut self.parts {
-            // First closed, then counted, as in `enlarge`.
-            part.resize(0);
             part.resize(part.account().used(Book::Device).min(limit(vm)));
         }
     }

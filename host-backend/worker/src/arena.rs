@@ -48,6 +48,15 @@ pub(crate) enum Refused {
     Full,
 }
 
+impl From<Full> for Refused {
+    fn from(full: Full) -> Self {
+        match full {
+            Full::Gpu => Self::Full,
+            Full::Vm => Self::Shared,
+        }
+    }
+}
+
 /// The mapped ranges of a session. `F` is the fence after which a parked range may
 /// be reused.
 #[derive(Debug)]
@@ -105,11 +114,7 @@ impl<F> Arena<F> {
 
     /// Charges the VM, and the GPU if it has an account.
     fn take(&self, bytes: u64, imported: bool) -> Result<(), Refused> {
-        match self.share_of(imported).take(bytes) {
-            true => Ok(()),
-            false if !imported && self.share.is_gpu_full(bytes) => Err(Refused::Full),
-            false => Err(Refused::Shared),
-        }
+        self.share_of(imported).charge(bytes).map_err(Refused::from)
     }
 
     /// What imported memory, or the session's own, is charged to.
@@ -139,10 +144,7 @@ impl<F> Arena<F> {
         if size > self.own_free() {
             return None;
         }
-        self.share.full(size).map(|full| match full {
-            Full::Gpu => Refused::Full,
-            Full::Vm => Refused::Shared,
-        })
+        self.share.full(size).map(Refused::from)
     }
 
     /// Returns such a charge.

@@ -453,24 +453,34 @@ impl Share {
         vm.is_some_and(|vm| vm.account.set_arriving(vm.slot, arrives))
     }
 
-    /// Charges `bytes`. Returns false and charges nothing if this would exceed a limit.
-    #[must_use]
-    pub fn take(&self, bytes: u64) -> bool {
+    /// Charges `bytes`.
+    ///
+    /// # Errors
+    /// What has no room; nothing is charged then.
+    pub fn charge(&self, bytes: u64) -> Result<(), Full> {
         // A charge counts for all until it is undone, and the divider takes a while to answer: what
         // has no room is not charged first.
-        if !self.fits(bytes) {
-            return false;
+        if let Some(full) = self.full(bytes) {
+            return Err(full);
         }
-        let vm = self.vm.as_ref();
-        if !vm.is_none_or(|vm| vm.take(bytes, |_| false)) {
-            return false;
+        // Other sessions may have been faster.
+        let (vm, gpu) = (self.vm.as_ref(), self.gpu.as_ref());
+        if vm.is_some_and(|vm| !vm.take(bytes, |_| false)) {
+            return Err(Full::Vm);
         }
-        let gpu = self.gpu.as_ref();
-        let taken = gpu.is_none_or(|gpu| gpu.take(bytes, |total| self.enlarge(total)));
-        if !taken && let Some(vm) = &self.vm {
-            vm.give_back(bytes);
+        if gpu.is_some_and(|gpu| !gpu.take(bytes, |total| self.enlarge(total))) {
+            if let Some(vm) = vm {
+                vm.give_back(bytes);
+            }
+            return Err(Full::Gpu);
         }
-        taken
+        Ok(())
+    }
+
+    /// As [`charge`](Self::charge). Returns whether there was room.
+    #[must_use]
+    pub fn take(&self, bytes: u64) -> bool {
+        self.charge(bytes).is_ok()
     }
 
     /// Returns bytes that were charged.
@@ -535,12 +545,6 @@ impl Share {
     #[must_use]
     pub fn fits(&self, bytes: u64) -> bool {
         self.full(bytes).is_none()
-    }
-
-    /// Whether the GPU has no room for `bytes` that the VM may have.
-    #[must_use]
-    pub fn is_gpu_full(&self, bytes: u64) -> bool {
-        self.full(bytes) == Some(Full::Gpu)
     }
 }
 
@@ -630,15 +634,17 @@ mod tests {
         assert_eq!(used(), [0, 0], "a refused charge leaves nothing");
         share.set_divider(Arc::<Gpu>::clone(&gpu));
         let asked = || gpu.asked.swap(0, Ordering::Relaxed);
-        assert!(share.fits(20) && share.take(20) && !share.is_gpu_full(0) && asked() == 0);
+        assert!(share.fits(20) && share.take(20) && share.full(0).is_none() && asked() == 0);
         // It asks without a charge, and with it, as the part stays.
         assert!(share.fits(50) && asked() == 1 && share.take(50) && asked() == 2);
         assert_eq!((share.free(), asked()), (10, 1));
         // Beyond its VM's limit nobody asks.
-        assert!(!share.fits(11) && !share.take(11) && !share.is_gpu_full(11) && asked() == 0);
+        assert!(
+            !share.fits(11) && !share.take(11) && share.full(11) == Some(Full::Vm) && asked() == 0
+        );
         gpu.others.store(25, Ordering::Relaxed);
         assert_eq!(share.free(), 5);
-        assert!(!share.take(6) && share.is_gpu_full(6) && share.take(5));
+        assert!(!share.take(6) && share.full(6) == Some(Full::Gpu) && share.take(5));
         assert_eq!(used(), [75, 75]);
         let host = share.of(Book::Host);
         assert!(host.take(1000) && part.used(Book::Device) == 75);
