@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use paragpu_protocol::codec::{Bytes, Field as _, Text};
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::status::Status;
@@ -48,8 +50,9 @@ impl FormerVariables {
     }
 }
 
-/// Attempts of a link if images are evicted by the host before it.
-const LINKS: u32 = 3;
+/// How often images are offered for one load or link. The host may evict an image, and a session
+/// that moves arrives without those that no module was loaded from.
+const OFFERS: u32 = 4;
 
 /// An input of a link.
 #[derive(Debug, Clone, Copy)]
@@ -72,6 +75,8 @@ pub struct Modules {
     device: Arc<Device>,
     memory: Arc<DeviceMemory>,
     managed: ManagedVariables,
+    /// Held by the thread that sends an image: the host assembles one at a time.
+    sending: Mutex<()>,
 }
 
 impl Modules {
@@ -88,6 +93,7 @@ impl Modules {
             device: Arc::clone(device),
             memory: Arc::clone(memory),
             managed,
+            sending: Mutex::default(),
         }
     }
 
@@ -99,11 +105,6 @@ impl Modules {
     /// `INVALID_IMAGE`, `INVALID_PTX`, `NO_BINARY_FOR_GPU`, …
     pub fn load(&self, image: &[u8], options: &[(u32, u32)]) -> Result<Arc<Module>> {
         let hash = image_hash::of(image);
-        let size = image.len() as u64;
-        let held: bool = self.link.call(&ImageQuery { hash, size })?;
-        if !held {
-            self.send_image(hash, image)?;
-        }
         let handle = ModuleHandle(self.handles.next());
         let options = encode_pairs(options.iter().copied());
         let load = ModuleLoad {
@@ -111,31 +112,43 @@ impl Modules {
             hash,
             options: Bytes(&options),
         };
-        let send = || self.link.call_with(&load, None, |log| log.0.to_owned());
-        let log = match send() {
-            // The host dropped the image between the two calls.
-            Err(Status::NOT_FOUND) if held => {
-                self.send_image(hash, image)?;
-                send()
-            }
-            answer => answer,
-        };
-        let log = match log {
-            // The outcome of the parts that were sent is still unknown.
-            Err(Status::NOT_FOUND) => {
-                self.link.call(&ContextSynchronize {})?;
-                Err(Status::INVALID_IMAGE)
-            }
-            other => other,
-        }?;
+        let log = self.with_images(&[(hash, image)], || {
+            self.link.call_with(&load, None, |log| log.0.to_owned())
+        })?;
         Ok(Arc::new(Module::new(handle, log)))
     }
 
-    fn send_image(&self, hash: [u8; 32], image: &[u8]) -> Result<()> {
+    /// Makes a call for which the host needs images, again as long as it lacks one.
+    fn with_images<T>(
+        &self,
+        images: &[([u8; 32], &[u8])],
+        mut call: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        for _ in 0..OFFERS {
+            for (hash, image) in images {
+                self.offer(*hash, image)?;
+            }
+            match call() {
+                Err(Status::NOT_FOUND) => {}
+                answer => return answer,
+            }
+        }
+        // The outcome of the parts that were sent is still unknown.
+        self.link.call(&ContextSynchronize {})?;
+        Err(Status::INVALID_IMAGE)
+    }
+
+    /// Sends the host an image that it lacks.
+    fn offer(&self, hash: [u8; 32], image: &[u8]) -> Result<()> {
+        let size = image.len() as u64;
+        let _sending = self.sending.lock();
+        if self.link.call(&ImageQuery { hash, size })? {
+            return Ok(());
+        }
         for (part, data) in image.chunks(PART).enumerate() {
             self.link.post(&ImageWrite {
                 hash,
-                size: image.len() as u64,
+                size,
                 offset: (part * PART) as u64,
                 data: Bytes(data),
             })?;
@@ -153,17 +166,19 @@ impl Modules {
         options: &[(u32, u32)],
     ) -> Result<(Vec<u8>, String)> {
         let options = encode_pairs(options.iter().copied());
-        let mut list = Vec::new();
+        let (mut list, mut images) = (Vec::new(), Vec::new());
         for input in inputs {
             let options = encode_pairs(input.options.iter().copied());
+            let hash = image_hash::of(input.image);
             let listed = LinkInput {
                 kind: input.kind,
                 name: Text(input.name),
                 options: Bytes(&options),
-                hash: image_hash::of(input.image),
+                hash,
             };
             let rest = listed.encode(&mut list).to_vec();
             list.extend(rest);
+            images.push((hash, input.image));
         }
         if list.len() + options.len() > PART {
             return Err(Status::INVALID_VALUE);
@@ -172,34 +187,12 @@ impl Modules {
             options: Bytes(&options),
             inputs: Bytes(&list),
         };
-        for _ in 0..LINKS {
-            for input in inputs {
-                self.offer(input.image)?;
-            }
-            let linked = self.link.call_with(&call, None, |linked| {
+        self.with_images(&images, || {
+            let (hash, size, log) = self.link.call_with(&call, None, |linked| {
                 (linked.hash, linked.size, linked.log.0.to_owned())
-            });
-            let read = linked.and_then(|(hash, size, log)| Ok((self.read(hash, size)?, log)));
-            match read {
-                // The host dropped an image meanwhile, or the session moved.
-                Err(Status::NOT_FOUND) => {}
-                other => return other,
-            }
-        }
-        // The outcome of the parts that were sent is still unknown.
-        self.link.call(&ContextSynchronize {})?;
-        Err(Status::INVALID_IMAGE)
-    }
-
-    /// Ensures that the host holds an image.
-    fn offer(&self, image: &[u8]) -> Result<()> {
-        let hash = image_hash::of(image);
-        let size = image.len() as u64;
-        let held: bool = self.link.call(&ImageQuery { hash, size })?;
-        if held {
-            return Ok(());
-        }
-        self.send_image(hash, image)
+            })?;
+            Ok((self.read(hash, size)?, log))
+        })
     }
 
     /// Reads an image that the host holds.

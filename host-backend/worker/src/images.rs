@@ -1,7 +1,7 @@
 //! Module images by content: sent once, kept between sessions.
 //!
-//! An image is identified by its BLAKE3 hash. Parts are assembled in order, and the image
-//! is stored only if it has the announced hash. The store is a directory of files named
+//! An image is identified by its BLAKE3 hash. One at a time is assembled from its parts, and stored
+//! only if it has the announced hash. The store is a directory of files named
 //! by hash that the workers of one VM share. A worker that queries a hash thereby learns
 //! what other programs of its VM use. Files appear by link(2), are hashed again when
 //! read whole, and are evicted in LRU order when the directory exceeds its limits. An incomplete
@@ -28,8 +28,6 @@ use crate::session::host_account::{Charge, HostAccount};
 const MAX_BYTES: u64 = 1 << 30;
 /// Images of at least so many bytes are hashed by several threads, and parts of files read.
 const LONG: usize = 1 << 20;
-/// Maximum number of images in transfer per session.
-const MAX_CONCURRENT: usize = 8;
 /// Maximum number of stored images of a VM.
 const MAX_STORED: u64 = 16 * 1024;
 /// Bytes that the smallest image counts for: a file has whole pages, and an inode.
@@ -66,6 +64,11 @@ enum Sink {
 }
 
 impl Assembly {
+    /// Whether its next part is this one.
+    fn expects(&self, hash: &Hash, size: u64, offset: u64) -> bool {
+        self.hash == *hash && self.size == size && self.received == offset
+    }
+
     /// Continues in memory with what the file holds. A failing disk may return other bytes.
     ///
     /// # Errors
@@ -213,7 +216,8 @@ fn occupied(size: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Images {
     store: ImageStore,
-    assembling: Vec<Assembly>,
+    /// The image in transfer.
+    assembling: Option<Assembly>,
     /// The images that are not in the directory, newest last.
     memory: VecDeque<CachedImage>,
     /// The directory has failed, and the log says so.
@@ -227,7 +231,7 @@ impl Images {
     pub(crate) fn new(store: ImageStore, account: Arc<HostAccount>) -> Self {
         Self {
             store,
-            assembling: Vec::new(),
+            assembling: None,
             memory: VecDeque::new(),
             is_warned: false,
             room: Room::default(),
@@ -245,7 +249,9 @@ impl Images {
             || self.store.directory.as_ref().is_some_and(is_file)
     }
 
-    /// Adds the next part of an image.
+    /// Adds the next part of an image; its first one takes the place of an image in transfer. A
+    /// part that does not follow is dropped: those before it went to the host from which the
+    /// session moved. The guest sends the image again when the host lacks it.
     pub(crate) fn write(
         &mut self,
         hash: &Hash,
@@ -253,27 +259,27 @@ impl Images {
         offset: u64,
         part: &[u8],
     ) -> Outcome<()> {
-        let index = match self.assembling.iter().position(|image| image.hash == *hash) {
-            Some(index) => index,
-            None => self.begin(hash, size)?,
+        let mut image = match offset {
+            0 => self.begin(hash, size)?,
+            _ => match self
+                .assembling
+                .take_if(|image| image.expects(hash, size, offset))
+            {
+                Some(image) => image,
+                None => return Ok(()),
+            },
         };
-        let done = self.append(index, size, offset, part);
-        if !matches!(done, Ok(false)) {
-            let image = self.assembling.swap_remove(index);
-            return done.and_then(|_| self.keep(image));
+        self.append(&mut image, part)?;
+        if image.received == image.size {
+            return self.keep(image);
         }
+        self.assembling = Some(image);
         Ok(())
     }
 
-    fn begin(&mut self, hash: &Hash, size: u64) -> Outcome<usize> {
+    fn begin(&mut self, hash: &Hash, size: u64) -> Outcome<Assembly> {
         if size == 0 || size > MAX_BYTES {
             return fail(Status::INVALID_VALUE, format!("an image of {size} bytes"));
-        }
-        if self.assembling.len() >= MAX_CONCURRENT {
-            return fail(
-                Status::INVALID_VALUE,
-                format!("more than {MAX_CONCURRENT} images are in transfer"),
-            );
         }
         let file = self.store.directory.as_ref().map(tempfile::tempfile_in);
         let (sink, own) = match file {
@@ -284,16 +290,14 @@ impl Images {
             }
             None => (Sink::Memory(Vec::new()), ENTRY),
         };
-        let held = self.account.take(own)?;
-        self.assembling.push(Assembly {
-            held,
+        Ok(Assembly {
+            held: self.account.take(own)?,
             hash: *hash,
             size,
             hasher: Box::default(),
             sink,
             received: 0,
-        });
-        Ok(self.assembling.len() - 1)
+        })
     }
 
     /// Logs the first error of the directory.
@@ -307,21 +311,12 @@ impl Images {
         }
     }
 
-    /// Returns true once the image is complete.
-    fn append(&mut self, index: usize, size: u64, offset: u64, part: &[u8]) -> Outcome<bool> {
-        let Some(image) = self.assembling.get_mut(index) else {
-            return Ok(false);
-        };
+    fn append(&mut self, image: &mut Assembly, part: &[u8]) -> Outcome<()> {
         let received = image.received + part.len() as u64;
-        if size != image.size || offset != image.received || received > size {
+        if received > image.size {
             return fail(
                 Status::INVALID_VALUE,
-                format!(
-                    "bytes {offset}..{} of an image of {size} were sent where byte {} of {} was next",
-                    offset.saturating_add(part.len() as u64),
-                    image.received,
-                    image.size,
-                ),
+                format!("{received} bytes of an image of {} were sent", image.size),
             );
         }
         image.held.grow(part.len() as u64)?;
@@ -340,7 +335,7 @@ impl Images {
         if let Some(error) = failed {
             self.warn(&error);
         }
-        Ok(received == size)
+        Ok(())
     }
 
     fn keep(&mut self, mut image: Assembly) -> Outcome<()> {
@@ -623,17 +618,10 @@ mod tests {
     }
 
     #[test]
-    fn wrong_parts_are_dropped() {
+    fn wrong_parts_are_refused() {
         let (directory, both) = stores(1 << 20);
         for mut images in both {
             let hash = *blake3::hash(b"abcdef").as_bytes();
-            let bad = images.write(&hash, 6, 3, b"def");
-            assert_eq!(status(bad), Status::INVALID_VALUE);
-            images.write(&hash, 6, 0, b"abc").unwrap();
-            assert_eq!(
-                status(images.write(&hash, 7, 3, b"def")),
-                Status::INVALID_VALUE
-            );
             images.write(&hash, 6, 0, b"abc").unwrap();
             assert_eq!(
                 status(images.write(&hash, 6, 3, b"defg")),
@@ -645,18 +633,42 @@ mod tests {
                 Status::INVALID_IMAGE
             );
             assert!(!images.holds(&hash, 6));
-            assert!(images.assembling.is_empty());
+            assert!(images.assembling.is_none());
             let huge = images.write(&hash, MAX_BYTES + 1, 0, b"a");
             assert_eq!(status(huge), Status::INVALID_VALUE);
-            for index in 0..MAX_CONCURRENT {
-                images.write(&[index as u8; 32], 6, 0, b"abc").unwrap();
-            }
-            assert_eq!(
-                status(images.write(&hash, 6, 0, b"abc")),
-                Status::INVALID_VALUE
-            );
         }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn parts_that_do_not_follow_are_dropped() {
+        let (_directory, both) = stores(1 << 20);
+        for mut images in both {
+            let bytes = b"abcdef";
+            let [hash, other] = [&bytes[..], &bytes[1..]].map(|of| *blake3::hash(of).as_bytes());
+            // The first part went to another host.
+            images.write(&hash, 6, 3, b"def").unwrap();
+            assert!(!images.holds(&hash, 6) && images.assembling.is_none());
+            images.write(&hash, 6, 0, b"abc").unwrap();
+            images.write(&hash, 6, 4, b"ef").unwrap();
+            images.write(&hash, 7, 3, b"def").unwrap();
+            images.write(&other, 6, 3, b"def").unwrap();
+            // A whole image does not disturb it.
+            send(&mut images, &bytes[1..], 5).unwrap();
+            images.write(&hash, 6, 3, b"def").unwrap();
+            assert!(images.holds(&hash, 6) && images.holds(&other, 5));
+            // It begins again, and the beginning of another one takes its place.
+            let long: Vec<u8> = (0..100).collect();
+            let of_long = *blake3::hash(&long).as_bytes();
+            for _ in 0..2 {
+                images.write(&of_long, 100, 0, &long[..50]).unwrap();
+            }
+            images.write(&hash, 6, 0, b"a").unwrap();
+            images.write(&of_long, 100, 50, &long[50..]).unwrap();
+            assert!(!images.holds(&of_long, 100));
+            send(&mut images, &long, 50).unwrap();
+            assert!(images.holds(&of_long, 100));
+        }
     }
 
     #[test]
@@ -719,7 +731,7 @@ mod tests {
         files.write(&[1; 32], 6, 0, b"abc").unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         assert_eq!(files.account.held(), 3);
-        drop(files.assembling.pop());
+        drop(files.assembling.take());
         assert_eq!(files.account.held(), 0);
     }
 
@@ -729,12 +741,10 @@ mod tests {
         for mut images in both {
             images.account = account(1000 + ENTRY);
             images.write(&[1; 32], 5000, 0, &[7; 800]).unwrap();
-            let full = images.write(&[2; 32], 5000, 0, &[7; 800]);
-            assert_eq!(status(full), Status::OUT_OF_MEMORY);
-            // It is dropped, as are images for which there is no room.
             let full = images.write(&[1; 32], 5000, 800, &[7; 800]);
             assert_eq!(status(full), Status::OUT_OF_MEMORY);
-            images.write(&[3; 32], 5000, 0, &[7; 1000]).unwrap();
+            // It is dropped, as are images for which there is no room.
+            images.write(&[2; 32], 5000, 0, &[7; 1000]).unwrap();
         }
     }
 
@@ -757,7 +767,7 @@ mod tests {
         let second = *blake3::hash(&bytes[..700]).as_bytes();
         files.write(&second, 700, 0, &bytes[..300]).unwrap();
         let held = files.account.held();
-        refuse_writes(&mut files.assembling[0]);
+        refuse_writes(files.assembling.as_mut().unwrap());
         files.write(&second, 700, 300, &bytes[300..700]).unwrap();
         assert_eq!(files.account.held(), held + ENTRY + 400);
         // It is full when the image gets its name.

@@ -9,7 +9,7 @@ fn ImageQuery(
     size: u64,
 ) -> bool;
 
-/// A part of an image that the host lacks; parts are sent in order.
+/// A part of an image that the host lacks. Parts are sent in order, those of one image at a time. A part that does not follow the last one is dropped, which happens when the session has moved in between; the guest sends the image again if `ModuleLoad` or `ImageLink` says `NOT_FOUND`.
 #[call(0x0402, posted, part(objects, modules))]
 fn ImageWrite(
     /// BLAKE3 of the whole image.

@@ -61,17 +61,14 @@ impl Objects {
         self.modules.image(hash).map_err(|_| forgotten())
     }
 
-    /// Stores a part of an image.
+    /// Stores a part of an image, unless the host already has the image.
     pub(crate) fn take_image(&mut self, payload: &[u8]) -> Result<(), StateError> {
         let part: ImagePart<'_> = decode_all(payload)?;
         let images = self.modules.images();
         if part.offset == 0 && images.holds(&part.hash, part.size) {
             return Ok(());
         }
-        let taken = images.write(&part.hash, part.size, part.offset, part.data.0);
-        match taken {
-            // Later parts of an image that was already stored here.
-            Err(_) if images.holds(&part.hash, part.size) => Ok(()),
+        match images.write(&part.hash, part.size, part.offset, part.data.0) {
             Err(Fault::Call(error)) => Err(StateError::Impossible(error.to_string())),
             Err(_) => Err(StateError::Order("an image")),
             Ok(()) => Ok(()),
