@@ -291,6 +291,7 @@ impl Session {
             }
             if !self.take_next(receiver, wait)? {
                 self.transfer.caught_up();
+                self.objects.streams.caught_up();
                 break;
             }
             self.replies.link.flush()?;

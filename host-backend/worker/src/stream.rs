@@ -82,7 +82,9 @@ impl Objects {
         replies: &mut Replies,
         call: &StreamSignal,
     ) -> Outcome<Progress> {
-        if self.streams.is_over(gpu, call.stream)? {
+        // The GPU clears the word sooner if it need not be asked first.
+        let has_just_begun = self.streams.has_just_begun(gpu, call.stream);
+        if !has_just_begun && self.streams.is_over(gpu, call.stream)? {
             let has_printed = replies.forward_output(gpu)?;
             copies.tokens.signal(call.token, !has_printed);
             return Ok(Progress::Now);

@@ -111,6 +111,8 @@ impl Stream {
 pub(crate) struct Streams {
     table: Table<Stream>,
     legacy: Stream,
+    /// The stream that received work last, if the guest has sent calls ever since.
+    latest: Option<StreamHandle>,
     /// Streams that the guest destroyed and whose work is not complete. The
     /// device's streams live until it is, because fences depend on it.
     dying: Vec<Dying>,
@@ -145,6 +147,7 @@ impl Streams {
             held,
             table: Table::new("stream"),
             legacy: Stream::new(StreamId::LEGACY, GreenHandle::default()),
+            latest: None,
             dying: Vec::new(),
             sweep_threshold: SWEEP_THRESHOLD,
             blockers: Blockers::new(host_functions),
@@ -202,6 +205,7 @@ impl Streams {
             return Err(Fault::Stall);
         }
         self.blockers.count();
+        self.latest = Some(handle);
         Ok(id)
     }
 
@@ -423,6 +427,16 @@ impl Streams {
     /// Whether no other stream has work that could delay this stream's.
     pub(crate) fn is_alone(&self, handle: StreamHandle) -> bool {
         handle != StreamHandle::LEGACY || self.table.is_empty()
+    }
+
+    /// Records that the guest's next call has not arrived yet.
+    pub(crate) fn caught_up(&mut self) {
+        self.latest = None;
+    }
+
+    /// Whether the stream's last work was submitted so recently that it is hardly complete.
+    pub(crate) fn has_just_begun(&self, gpu: &Gpu, handle: StreamHandle) -> bool {
+        self.latest == Some(handle) && !gpu.computes_on_host()
     }
 
     /// Begins a wait for all work of the stream.

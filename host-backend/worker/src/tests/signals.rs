@@ -108,6 +108,31 @@ fn a_device_clears_the_word_itself() {
 }
 
 #[test]
+fn a_stream_is_not_asked_right_behind_its_work() {
+    let mut guest = guest();
+    guest.device.state().is_apart = true;
+    let base = guest.regions.arena;
+    guest.call(&Ping { value: 0 }).unwrap();
+    let asked = guest.device.count("stream_query");
+    // The wait has arrived when the work is submitted.
+    let device = guest.device.clone();
+    let submits = device.state();
+    guest.post(&fill(base, 1, 16));
+    wait(&mut guest);
+    drop(submits);
+    guest.call(&Ping { value: 0 }).unwrap();
+    assert_eq!(guest.device.count("operate"), 1);
+    assert_eq!(guest.device.count("stream_query"), asked);
+    // Once the worker has waited for the guest, the work is probably complete.
+    while guest.device.count("stream_query") == asked {
+        guest.call(&Ping { value: 0 }).unwrap();
+        wait(&mut guest);
+        guest.call(&Ping { value: 0 }).unwrap();
+    }
+    guest.goodbye();
+}
+
+#[test]
 fn only_a_wait_for_kernels_that_may_print_looks_for_output() {
     let mut guest = guest();
     guest.device.state().is_apart = true;
