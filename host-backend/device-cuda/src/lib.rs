@@ -9,6 +9,7 @@
 //! current context belongs to a thread.
 
 mod device;
+mod doubt;
 mod graph;
 mod habit;
 mod hash;

@@ -19,6 +19,7 @@ use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
 
 use super::driver::{Driver, check};
+use crate::doubt::Doubt;
 
 /// The primary context of one device, current in the thread that created it, and a
 /// reservation of its address space.
@@ -29,6 +30,7 @@ pub struct Context {
     pub(super) device: c_int,
     arena_size: u64,
     reserved: Mutex<Reserved>,
+    pub(super) doubt: Doubt,
 }
 
 /// Reserved ranges of the address space.
@@ -52,6 +54,7 @@ impl Context {
             device,
             arena_size,
             reserved: Mutex::default(),
+            doubt: Doubt::default(),
         };
         // SAFETY: the context was just retained.
         check(unsafe { (made.driver.cuCtxSetCurrent)(context) })?;

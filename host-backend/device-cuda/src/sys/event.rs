@@ -36,7 +36,8 @@ impl Context {
     /// cuEventQuery.
     pub fn event_query(&self, event: &Event) -> Result<bool> {
         // SAFETY: the event is alive.
-        check_query(unsafe { (self.driver.cuEventQuery)(event.raw()) })
+        let ask = || check_query(unsafe { (self.driver.cuEventQuery)(event.raw()) });
+        self.doubt.resolve(ask)
     }
 
     /// cuEventSynchronize.

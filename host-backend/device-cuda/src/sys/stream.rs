@@ -41,7 +41,8 @@ impl Context {
     /// cuStreamQuery.
     pub fn stream_query(&self, stream: &Stream) -> Result<bool> {
         // SAFETY: the stream is alive.
-        check_query(unsafe { (self.driver.cuStreamQuery)(stream.raw()) })
+        let ask = || check_query(unsafe { (self.driver.cuStreamQuery)(stream.raw()) });
+        self.doubt.resolve(ask)
     }
 
     /// cuStreamSynchronize.
