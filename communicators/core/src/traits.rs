@@ -162,9 +162,10 @@ pub trait Receiver: Send {
     /// Sets whether waits poll before they sleep. They do at first.
     fn set_polls(&mut self, polls: bool);
 
-    /// Bytes of an incomplete frame that were already read from the connection. A receiver
-    /// that takes over the connection begins with them.
-    fn unfinished(&self) -> Vec<u8> {
+    /// Lets another receiver take over the connection behind the last frame received. It begins
+    /// with the bytes returned, which were already read from the connection. If it does not take
+    /// over, this one can continue.
+    fn hand_over(&mut self) -> Vec<u8> {
         Vec::new()
     }
 

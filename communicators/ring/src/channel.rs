@@ -503,6 +503,15 @@ impl<R: Region + 'static> Receiver for RingReceiver<R> {
         self.adaptive.set_polls(polls);
     }
 
+    fn hand_over(&mut self) -> Vec<u8> {
+        // The other receiver begins at the published head.
+        if self.consumer.publish(self.channel.region.incoming(), 0) {
+            // An error means that the peer is gone, which the next receive reports.
+            let _ = self.channel.bell.ring();
+        }
+        Vec::new()
+    }
+
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::new(RingWaker {
             channel: Arc::downgrade(&self.channel),

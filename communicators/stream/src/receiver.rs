@@ -470,7 +470,7 @@ impl Receiver for StreamReceiver {
         self.adaptive.set_polls(polls);
     }
 
-    fn unfinished(&self) -> Vec<u8> {
+    fn hand_over(&mut self) -> Vec<u8> {
         self.parser.unread().to_vec()
     }
 

@@ -159,7 +159,7 @@ pub fn recalled_bytes_are_unfinished(factory: &dyn Factory) {
         Ok(None)
     ) {
         host.receiver.recall(&memory);
-        let unfinished = host.receiver.unfinished();
+        let unfinished = host.receiver.hand_over();
         if unfinished.len() == HEADER_LEN + 100_000 {
             let (first, rest) = unfinished.split_at(HEADER_LEN);
             assert_eq!(first, header.to_bytes());

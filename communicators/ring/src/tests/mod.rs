@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paragpu_communicator::conformance::{Factory, RawGuest};
-use paragpu_communicator::{Connection, Error, Polling};
+use paragpu_communicator::{Connection, Error, Polling, Wait};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use crate::channel::{Region, Side};
@@ -101,6 +101,35 @@ mod shm_polling {
 mod shm_sleeping {
     use super::*;
     paragpu_communicator::conformance_tests!(shm(Duration::ZERO));
+}
+
+/// A receiver may hand over before it has found the ring empty.
+#[test]
+fn a_receiver_that_takes_over_goes_on_behind_the_frames_received() {
+    const FRAMES: u64 = 8;
+    let options = shm(Duration::ZERO).options;
+    let (guest, host) = UnixStream::pair().unwrap();
+    let liveness = host.try_clone().unwrap().into();
+    let (mut host, ends, own) =
+        shm::create(REGION, layout::MIN_RING_SIZE, host.into(), options).unwrap();
+    let guest = shm::attach(ends, guest.into(), options).unwrap();
+    for sequence in 1..=FRAMES {
+        let sent = guest.sender.try_send(5, 0, Some(sequence), &[b"call"]);
+        assert_eq!(sent.unwrap(), sequence);
+    }
+    let next = |host: &mut Connection| {
+        let frame = host.receiver.receive(Wait::Poll).unwrap();
+        frame.map(|frame| frame.header.sequence)
+    };
+    for sequence in 1..=FRAMES / 2 {
+        assert_eq!(next(&mut host), Some(sequence));
+    }
+    assert_eq!(host.receiver.hand_over(), b"");
+    let mut other = shm::take_over(own, liveness, options).unwrap();
+    for sequence in FRAMES / 2 + 1..=FRAMES {
+        assert_eq!(next(&mut other), Some(sequence));
+    }
+    assert_eq!(next(&mut other), None);
 }
 
 #[test]

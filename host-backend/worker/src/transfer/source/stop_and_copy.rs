@@ -69,7 +69,7 @@ impl Source {
             return self.await_guest_at_destination();
         }
         let secured = receiver.secured().unwrap_or_default();
-        self.pass_connection(session, &secured, &receiver.unfinished())?;
+        self.pass_connection(session, &secured, &receiver.hand_over())?;
         self.peer.expect(Kind::Ready)?;
         self.reached("connection passed on");
         Ok(())
