@@ -1,17 +1,21 @@
 //! Graphs. A node is sent as the call that has the same effect.
 
 use paragpu_device::{Conditional, ConditionalKind, GraphNode, Work};
-use paragpu_protocol::call::WireCall as _;
-use paragpu_protocol::codec::{Bytes, DecodeError, Reader, decode_all};
+use paragpu_protocol::call::WireCall;
+use paragpu_protocol::codec::{Bytes, DecodeError, Field as _, Reader, decode_all};
 use paragpu_protocol::edge::Dependency;
+use paragpu_protocol::handle::{GraphExecHandle, ObjectKind};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    GraphConditional, GraphLaunch, GraphNodeUpdate, GraphNodeUpdates, GraphNodes,
+    GraphConditional, GraphInstantiate, GraphLaunch, GraphNodeEnable, GraphNodeUpdate,
+    GraphNodeUpdates, GraphNodes,
 };
 use paragpu_protocol::types::GraphNode as WireNode;
 
 use crate::calls::{Handle as _, handler};
 use crate::error::{Fault, Outcome, fail};
+use crate::handles::HandleMap;
+use crate::live::Recorded;
 use crate::session::code_search::{MayPrint, Prints};
 use crate::session::gpu::Gpu;
 use crate::session::graph::{NodeWork, Update};
@@ -122,7 +126,6 @@ impl Objects {
         gpu: &mut Gpu,
         call: &GraphNodeUpdate<'_>,
     ) -> Outcome<()> {
-        self.graphs.launchable(call.graph.0)?;
         let NodeWork { work, prints } = self.graph_work(call.call, call.work.0)?;
         let graphs = &mut self.graphs;
         let update = Update {
@@ -160,6 +163,57 @@ impl Objects {
         outcome
     }
 
+    /// Creates a dangling graph from the calls that are recorded for it, with the last work of each
+    /// node: what only earlier work used may be gone. If that fails, it stays dangling.
+    pub(crate) fn graph_recreate(&mut self, gpu: &mut Gpu, graph: GraphExecHandle) -> Outcome<()> {
+        let calls = self.live.changes((ObjectKind::GraphExec, graph.0));
+        let calls: Vec<Recorded> = calls.cloned().collect();
+        let recreated = self.graph_from_record(gpu, graph, &calls);
+        if recreated.is_err() {
+            let instantiated = calls
+                .iter()
+                .find(|call| call.number == GraphInstantiate::INFO.number);
+            let nodes = match instantiated {
+                Some(call) => recorded::<GraphInstantiate>(&call.payload)?.nodes,
+                None => 0,
+            };
+            let bytes = calls.iter().map(|call| call.payload.len() as u64).sum();
+            self.graphs.leave_dangling(gpu, graph.0, nodes, bytes)?;
+        }
+        recreated
+    }
+
+    fn graph_from_record(
+        &mut self,
+        gpu: &mut Gpu,
+        graph: GraphExecHandle,
+        calls: &[Recorded],
+    ) -> Outcome<()> {
+        let of = |number| {
+            let calls = calls.iter().filter(move |call| call.number == number);
+            calls.map(|call| call.payload.as_slice())
+        };
+        let mut updates = HandleMap::default();
+        for payload in of(GraphNodeUpdate::INFO.number) {
+            let update: GraphNodeUpdate<'_> = recorded(payload)?;
+            updates.insert(update.node, update);
+        }
+        self.graphs.restart(graph.0)?;
+        for payload in of(GraphNodes::INFO.number) {
+            let mut call: GraphNodes<'_> = recorded(payload)?;
+            let nodes = updated(&call, &updates)?;
+            call.nodes = Bytes(&nodes);
+            self.graph_append(&call)?;
+        }
+        for payload in of(GraphInstantiate::INFO.number) {
+            self.graphs.graph_instantiate(gpu, &recorded(payload)?)?;
+        }
+        for payload in of(GraphNodeEnable::INFO.number) {
+            self.graphs.graph_node_enable(gpu, &recorded(payload)?)?;
+        }
+        Ok(())
+    }
+
     /// Instantiating the graph reports invalid nodes. They are not recorded, because a
     /// guest may send any number of them.
     pub(crate) fn graph_nodes(
@@ -187,6 +241,9 @@ impl Objects {
         statistics: &Statistics,
         call: &GraphLaunch,
     ) -> Outcome<()> {
+        if self.graphs.is_dangling(call.graph.0) {
+            self.graph_recreate(gpu, call.graph)?;
+        }
         let graph = self.graphs.launchable(call.graph.0)?;
         pacing.admit(gpu, &mut self.streams, call.stream)?;
         // A device that computes on the host queues the nodes with their parameters and
@@ -208,4 +265,34 @@ impl Objects {
         statistics.launches.add(graph.kernels);
         Ok(())
     }
+}
+
+/// Decodes a recorded call.
+fn recorded<'a, C: WireCall<'a>>(payload: &'a [u8]) -> Outcome<C> {
+    match decode_all(payload) {
+        Ok(call) => Ok(call),
+        Err(error) => fail(Status::INVALID_VALUE, format!("a recorded call: {error}")),
+    }
+}
+
+/// The nodes of a call, encoded, with these updates.
+fn updated(
+    call: &GraphNodes<'_>,
+    updates: &HandleMap<u32, GraphNodeUpdate<'_>>,
+) -> Outcome<Vec<u8>> {
+    let mut nodes = Vec::with_capacity(call.nodes.0.len());
+    let mut reader = Reader::new(call.nodes.0);
+    let mut number = call.first;
+    while reader.remaining() > 0 {
+        let Ok(mut node) = reader.field::<WireNode<'_>>() else {
+            return fail(Status::INVALID_VALUE, "a recorded node is truncated");
+        };
+        if let Some(update) = updates.get(&number) {
+            (node.call, node.work) = (update.call, update.work);
+        }
+        let tail = node.encode(&mut nodes);
+        nodes.extend_from_slice(tail);
+        number += 1;
+    }
+    Ok(nodes)
 }

@@ -321,6 +321,12 @@ impl Live {
         self.objects.get(&name).map(|object| &object.created)
     }
 
+    /// The calls that changed an object, in order.
+    pub(crate) fn changes(&self, name: Name) -> impl Iterator<Item = &Recorded> {
+        let object = self.objects.get(&name);
+        object.into_iter().flat_map(|object| object.changes.calls())
+    }
+
     /// Whether exactly this call is already recorded.
     #[must_use]
     pub fn knows(&self, change: &Change, recorded: &Recorded) -> bool {

@@ -49,6 +49,9 @@ enum State {
     Building(Vec<GraphNode>),
     /// It can be launched.
     Ready(GraphId),
+    /// It uses what the program has destroyed, so this device, to which the session moved, could
+    /// not recreate it. Updates may replace that; the next launch tries again.
+    Dangling,
 }
 
 impl Graph {
@@ -56,6 +59,38 @@ impl Graph {
         match self.state {
             State::Ready(id) => Ok(id),
             State::Building(_) => fail(Status::INVALID_VALUE, "the graph was not instantiated"),
+            State::Dangling => fail(
+                Status::INVALID_VALUE,
+                "the graph uses what the program has destroyed",
+            ),
+        }
+    }
+
+    /// The device's graph, to change a node. There is none if the graph dangles: it is recreated
+    /// with what is recorded.
+    fn changeable(&self, node: u32) -> Outcome<Option<GraphId>> {
+        match self.state {
+            State::Dangling if node < self.nodes => Ok(None),
+            State::Dangling => fail(
+                Status::INVALID_VALUE,
+                format!("the graph has no node {node}"),
+            ),
+            _ => self.id().map(Some),
+        }
+    }
+
+    /// A graph without nodes.
+    fn new(held: Charge) -> Self {
+        Self {
+            state: State::Building(Vec::new()),
+            nodes: 0,
+            pieces: 0,
+            held,
+            updated: HandleMap::default(),
+            kernels: 0,
+            prints: MayPrint::default(),
+            calls_host: false,
+            failure: None,
         }
     }
 }
@@ -129,19 +164,44 @@ impl Graphs {
     pub(crate) fn graph_begin(&mut self, _: &mut Gpu, call: &GraphBegin) -> Outcome<()> {
         let graph = call.graph.0;
         self.table.check_free(graph)?;
-        let new = Graph {
-            state: State::Building(Vec::new()),
-            nodes: 0,
-            pieces: 0,
-            held: self.account.take(NODE)?,
-            updated: HandleMap::default(),
-            kernels: 0,
-            prints: MayPrint::default(),
-            calls_host: false,
-            failure: None,
-        };
-        self.table.insert(graph, new);
+        let held = self.account.take(NODE)?;
+        self.table.insert(graph, Graph::new(held));
         Ok(())
+    }
+
+    /// Whether the graph uses what the program has destroyed.
+    pub(crate) fn is_dangling(&self, graph: u64) -> bool {
+        let graph = self.table.get(graph);
+        graph.is_ok_and(|graph| matches!(graph.state, State::Dangling))
+    }
+
+    /// Takes all nodes from a graph.
+    pub(crate) fn restart(&mut self, graph: u64) -> Outcome<()> {
+        let held = self.account.take(NODE)?;
+        *self.table.get_mut(graph)? = Graph::new(held);
+        Ok(())
+    }
+
+    /// Gives up the device's graph, if there is one: it uses what the program has destroyed. Its
+    /// record has so many nodes, and bytes.
+    pub(crate) fn leave_dangling(
+        &mut self,
+        gpu: &mut Gpu,
+        graph: u64,
+        nodes: u32,
+        bytes: u64,
+    ) -> Outcome<()> {
+        let empty = Graph::new(self.account.take(NODE)?);
+        let graph = self.table.get_mut(graph)?;
+        let before = std::mem::replace(graph, empty);
+        graph.state = State::Dangling;
+        graph.nodes = nodes;
+        if let State::Ready(id) = before.state {
+            gpu.graph_destroy(id)?;
+        }
+        drop(before.held);
+        let nodes = u64::from(nodes).saturating_mul(NODE);
+        graph.held.grow(nodes.saturating_add(bytes))
     }
 
     /// Checks that the graph accepts nodes.
@@ -237,7 +297,7 @@ impl Graphs {
     /// Replaces the work of a node.
     pub(crate) fn update(&mut self, gpu: &mut Gpu, graph: u64, update: Update) -> Outcome<()> {
         let graph = self.table.get_mut(graph)?;
-        let id = graph.id()?;
+        let id = graph.changeable(update.node)?;
         let before = graph.updated.get(&update.node).copied().unwrap_or(0);
         let weight = NODE + (update.bytes as u64).saturating_mul(COPIES);
         if update.node < graph.nodes && weight > before {
@@ -247,7 +307,9 @@ impl Graphs {
             let more = pieces(&update.work, 0) - 1;
             graph.pieces = graph.pieces.saturating_add(more);
         }
-        gpu.graph_update(id, update.node, update.work)?;
+        if let Some(id) = id {
+            gpu.graph_update(id, update.node, update.work)?;
+        }
         graph.prints.add(update.prints);
         Ok(())
     }
@@ -257,15 +319,17 @@ impl Graphs {
         gpu: &mut Gpu,
         call: &GraphNodeEnable,
     ) -> Outcome<()> {
-        let id = self.launchable(call.graph.0)?.id;
-        Ok(gpu.graph_enable(id, call.node, call.enabled)?)
+        match self.table.get(call.graph.0)?.changeable(call.node)? {
+            Some(id) => Ok(gpu.graph_enable(id, call.node, call.enabled)?),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn graph_destroy(&mut self, gpu: &mut Gpu, call: &GraphDestroy) -> Outcome<()> {
         let graph = self.table.remove(call.graph.0)?;
         match graph.state {
             State::Ready(id) => Ok(gpu.graph_destroy(id)?),
-            State::Building(_) => Ok(()),
+            State::Building(_) | State::Dangling => Ok(()),
         }
     }
 }

@@ -16,6 +16,8 @@ pub(crate) mod bookkeeping;
 pub mod checkpoint;
 pub(crate) mod delay;
 pub(crate) mod destination;
+#[cfg(all(test, feature = "software"))]
+mod graph_tests;
 pub(crate) mod handover;
 pub mod identity;
 mod lack;

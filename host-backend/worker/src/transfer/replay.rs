@@ -7,10 +7,10 @@ use std::time::Instant;
 use paragpu_device::{Error, HEAP, StreamId};
 use paragpu_protocol::call::{Effect, WireCall as _};
 use paragpu_protocol::codec::{Bytes, DecodeError, Field, Reader, decode_all};
-use paragpu_protocol::handle::ObjectKind;
+use paragpu_protocol::handle::{GraphExecHandle, ObjectKind};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    CtxSetLimit, EventRecord, HostMap, MemMap, ShadowCreate, ShadowJoin,
+    CtxSetLimit, EventRecord, GraphInstantiate, HostMap, MemMap, ShadowCreate, ShadowJoin,
 };
 
 use super::lack::Lack;
@@ -325,6 +325,7 @@ impl Session {
                 self.objects.check_value(&mut self.gpu, name, item)?;
             }
         }
+        self.recreate_dangling()?;
         let handles: Vec<u64> = modules.iter().map(|((_, handle), _)| *handle).collect();
         let made = began.elapsed();
         survey::run(self.objects.surveys(&mut self.gpu, &handles));
@@ -564,12 +565,43 @@ impl Session {
             self.objects.live.note(&item.call)?;
             return Ok(None);
         }
+        if let Some(Effect::Changes(ObjectKind::GraphExec, graph)) = change.map(|it| it.effect) {
+            if self.objects.graphs.is_dangling(graph) || self.perform(&item.call).is_err() {
+                // `recreate_dangling` follows.
+                self.objects.live.note(&item.call)?;
+                let graphs = &mut self.objects.graphs;
+                refused(graphs.leave_dangling(&mut self.gpu, graph, 0, 0))?;
+            }
+            return Ok(None);
+        }
         let made = created(change);
         if made.is_some_and(|name| is_placed(name.0)) && item.value != 0 {
             self.gpu.prefer(item.value);
         }
         self.perform(&item.call)?;
         Ok(made)
+    }
+
+    /// Creates the graphs that could not be created call by call. Those that use what the program has
+    /// destroyed are left dangling.
+    fn recreate_dangling(&mut self) -> Result<(), StateError> {
+        let graphs: Vec<u64> = self.objects.live.names(ObjectKind::GraphExec).collect();
+        for graph in graphs {
+            if !self.objects.graphs.is_dangling(graph) {
+                continue;
+            }
+            let graph = GraphExecHandle(graph);
+            match self.objects.graph_recreate(&mut self.gpu, graph) {
+                Err(Fault::Call(error))
+                    if matches!(error.status, Status::INVALID_HANDLE | Status::INVALID_VALUE) =>
+                {
+                    tracing::debug!(%error, graph = graph.0, "a graph dangles");
+                }
+                recreated => refused_by(&mut self.gpu, recreated)
+                    .map_err(|error| unexecuted(GraphInstantiate::INFO.name, &error))?,
+            }
+        }
+        Ok(())
     }
 
     /// Executes a call for which no guest thread waits.
