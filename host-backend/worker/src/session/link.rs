@@ -203,8 +203,13 @@ impl Link {
 
     /// Sends kernel output, of stream 1 or 2.
     pub(crate) fn send_output(&mut self, stream: u32, bytes: &[u8]) -> Result<(), SessionEnd> {
-        self.has_unread_output = true;
+        self.note_unread_output();
         self.send(Control::Output.kind(), 0, &[&stream.to_le_bytes(), bytes])
+    }
+
+    /// Records that kernel output was sent, perhaps by another worker.
+    pub(crate) fn note_unread_output(&mut self) {
+        self.has_unread_output = true;
     }
 
     /// Whether the guest may have kernel output that none of its threads has read.

@@ -13,6 +13,11 @@ use crate::session::Session;
 use crate::session::code_search::Prints;
 use crate::session::errors::Deferred;
 
+/// Kernels may have printed what was not sent.
+const MAY_PRINT: u8 = 1;
+/// The guest may not have read what was sent.
+const UNREAD: u8 = 2;
+
 paragpu_protocol::record! {
     /// The counters of a session.
     Numbers {
@@ -24,8 +29,8 @@ paragpu_protocol::record! {
         arrived: u64,
         /// Counted frames sent.
         sent: u64,
-        /// 1 if kernels may have printed.
-        may_print: u8,
+        /// [`MAY_PRINT`] and [`UNREAD`].
+        output: u8,
     }
 
     /// An unreported error.
@@ -114,13 +119,20 @@ impl Session {
         }
         let (received, executed) = (self.intake.received(), self.replies.link.executed());
         let (arrived, sent) = self.replies.link.sender().counts();
+        let mut output = 0;
+        if self.replies.printing.may_print() {
+            output |= MAY_PRINT;
+        }
+        if self.replies.link.has_unread_output() {
+            output |= UNREAD;
+        }
         let lists = Lists {
             numbers: Numbers {
                 received,
                 executed,
                 arrived,
                 sent,
-                may_print: u8::from(self.replies.printing.may_print()),
+                output,
             },
             errors: Bytes(&errors),
             events: Bytes(&events),
@@ -167,8 +179,11 @@ impl Session {
             .link
             .sender()
             .set_counts(numbers.arrived, numbers.sent);
-        if numbers.may_print != 0 {
+        if numbers.output & MAY_PRINT != 0 {
             self.replies.printing.note(StreamId::LEGACY, Prints::Yes);
+        }
+        if numbers.output & UNREAD != 0 {
+            self.replies.link.note_unread_output();
         }
         self.intake.set_received(numbers.received);
         self.replies.link.set_executed(numbers.executed);
@@ -269,6 +284,21 @@ mod tests {
         let mut restored = session(1, 1 << 30);
         restored.read_file(&file_of(state)).unwrap();
         restored
+    }
+
+    #[test]
+    fn output_that_the_guest_has_not_read_is_not_forgotten() {
+        let _alone = alone();
+        for prints in [false, true] {
+            let mut first = session(1, 1 << 30);
+            if prints {
+                first.replies.link.send_output(1, b"printed").unwrap();
+            }
+            let state = write(&mut first);
+            drop(first);
+            let second = restored(&state);
+            assert_eq!(second.replies.link.has_unread_output(), prints);
+        }
     }
 
     #[test]
