@@ -1,4 +1,4 @@
-//! A fake driver for unit tests, with three devices that compute nothing. Each thread sees
+//! A fake driver for unit tests, with four devices that compute nothing. Each thread sees
 //! only its own calls, so that tests can run in parallel.
 
 use paragpu_abi as abi;
@@ -7,15 +7,20 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::{self, without_provenance_mut as handle};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 /// First word of an image that no device can load.
 pub const FOREIGN_IMAGE: u32 = 0x4e4f_4e45;
-/// Address and size of every variable.
+/// Address and size of every variable but [`COMMON`] and [`KEPT`].
 pub const VARIABLE: (CUdeviceptr, usize) = (0x7000_0000, 64);
+/// Names and addresses of managed variables that several threads use.
+pub const COMMON: (&CStr, CUdeviceptr) = (c"common", 0x7100_0000);
+/// See [`COMMON`].
+pub const KEPT: (&CStr, CUdeviceptr) = (c"kept", 0x7200_0000);
 /// Freeing this address ends the context with a fault, and the device with it.
 pub const BAD_ADDRESS: usize = 0x666;
 /// Number of devices.
-pub const DEVICES: c_int = 3;
+pub const DEVICES: c_int = 4;
 
 thread_local! {
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -145,6 +150,13 @@ fakes! {
         address: *mut CUdeviceptr, size: *mut usize, _library: CUlibrary, name: *const c_char,
     ) [super::text(name)] {
         (*address, *size) = VARIABLE;
+        for variable in [COMMON, KEPT] {
+            if CStr::from_ptr(name) == variable.0 {
+                *address = variable.1;
+                // The other threads get on meanwhile.
+                thread::yield_now();
+            }
+        }
         0
     }
     fn cuLaunchKernel(

@@ -48,6 +48,8 @@ mod version;
 mod fake;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod thread_tests;
 
 /// The exported functions that are served, derived from the description of the
 /// runtime's interface (protocol/interface/runtime).

@@ -37,8 +37,11 @@ struct Wrapper {
 /// A registered fat binary. Its address is the handle that C code holds.
 pub struct Binary {
     wrapper: *const Wrapper,
+    /// Its library, published once the managed variables have their addresses.
     library: AtomicPtr<c_void>,
-    state: Mutex<State>,
+    symbols: Mutex<Vec<&'static Symbol>>,
+    /// Held while it is loaded. Locked before [`WRITERS`].
+    loading: Mutex<Loading>,
 }
 
 /// A registered fat binary, whose wrapper is valid.
@@ -47,17 +50,10 @@ struct Registered(*mut Binary);
 // SAFETY: a record is shared by all threads and never freed.
 unsafe impl Send for Registered {}
 
-/// A loaded library.
-#[derive(Clone, Copy)]
-struct Loaded(CUlibrary);
-
 #[derive(Default)]
-struct State {
-    symbols: Vec<&'static Symbol>,
+struct Loading {
     /// Its managed variables when it was loaded, by their stubs.
     managed: Vec<&'static Symbol>,
-    /// The library, set before `Binary::library` publishes it.
-    loaded: Option<Loaded>,
     /// The error of the last load, which another attempt would repeat.
     failed: Option<Error>,
 }
@@ -292,7 +288,8 @@ pub fn register_binary(wrapper: *const c_void) -> *mut Binary {
     let binary = Box::into_raw(Box::new(Binary {
         wrapper: wrapper.cast(),
         library: AtomicPtr::new(ptr::null_mut()),
-        state: Mutex::new(State::default()),
+        symbols: Mutex::default(),
+        loading: Mutex::default(),
     }));
     REGISTERED.lock().push(Registered(binary));
     binary
@@ -320,7 +317,7 @@ pub fn share_again(runtime: &Runtime) {
         if !library.is_null() {
             // SAFETY: the binary is registered, so the stubs are mapped, and the library is live.
             unsafe {
-                let shared = share(runtime, library, &binary.state.lock().managed);
+                let shared = share(runtime, library, &binary.loading.lock().managed);
                 binary.alias(shared);
             }
         }
@@ -354,7 +351,7 @@ pub unsafe fn register_symbol(
     symbol.name.store(name.cast_mut(), Ordering::Relaxed);
     symbol.kind.store(kind as usize, Ordering::Relaxed);
     symbol.binary.store(binary, Ordering::Release);
-    owner.state.lock().symbols.push(symbol);
+    owner.symbols.lock().push(symbol);
 }
 
 /// The stub of a kernel, or its handle if it has no stub.
@@ -451,7 +448,7 @@ pub unsafe fn unregister_binary(binary: *mut Binary) {
         let _writing = WRITERS.lock();
         // SAFETY: tables are never freed.
         let table = unsafe { TABLE.load(Ordering::Acquire).as_ref() };
-        let symbols = std::mem::take(&mut owner.state.lock().symbols);
+        let symbols = std::mem::take(&mut *owner.symbols.lock());
         for symbol in symbols {
             if symbol.binary.load(Ordering::Acquire) == binary {
                 symbol.binary.store(ptr::null_mut(), Ordering::Release);
@@ -463,9 +460,11 @@ pub unsafe fn unregister_binary(binary: *mut Binary) {
             }
         }
     }
-    owner.library.store(ptr::null_mut(), Ordering::Release);
-    let loaded = owner.state.lock().loaded.take();
-    if let (Some(Loaded(library)), Some(runtime)) = (loaded, super::runtime::started()) {
+    let library = {
+        let _loading = owner.loading.lock();
+        owner.library.swap(ptr::null_mut(), Ordering::AcqRel)
+    };
+    if let Some(runtime) = super::runtime::started().filter(|_| !library.is_null()) {
         // At exit the driver may already be shut down, and the error has no
         // receiver. SAFETY: the caller upholds the contract of `cuLibraryUnload`.
         let _ = unsafe { runtime.driver.cuLibraryUnload(library) };
@@ -518,12 +517,12 @@ impl Binary {
         if !library.is_null() {
             return Ok(library);
         }
-        let mut state = self.state.lock();
-        if let Some(Loaded(library)) = state.loaded {
+        let mut loading = self.loading.lock();
+        let mut library = self.library.load(Ordering::Acquire);
+        if !library.is_null() {
             return Ok(library);
         }
-        let mut library = ptr::null_mut();
-        if let Some(error) = state.failed {
+        if let Some(error) = loading.failed {
             return Err(error);
         }
         // SAFETY: the caller upholds the contract of `Binary::image`.
@@ -550,18 +549,14 @@ impl Binary {
         if let Err(error) = loaded {
             // An error of the context says nothing about the image.
             if !error.is_sticky() && error.code() != abi::cudaErrorMemoryAllocation {
-                state.failed = Some(error);
+                loading.failed = Some(error);
             }
             return Err(error);
         }
-        state.managed = state.symbols.clone();
-        state.managed.retain(|symbol| symbol.is(Kind::Managed));
-        // SAFETY: the caller upholds the contract of `share`.
-        let shared = unsafe { share(runtime, library, &state.managed) };
-        state.loaded = Some(Loaded(library));
-        drop(state);
-        // SAFETY: the caller upholds the contract of `Binary::alias`.
-        unsafe { self.alias(shared) };
+        loading.managed = self.symbols.lock().clone();
+        loading.managed.retain(|symbol| symbol.is(Kind::Managed));
+        // SAFETY: the caller upholds the contracts of `share` and `Binary::alias`.
+        unsafe { self.alias(share(runtime, library, &loading.managed)) };
         self.library.store(library, Ordering::Release);
         Ok(library)
     }

@@ -320,8 +320,13 @@ impl Runtime {
                 resets,
             });
         });
-        if device.shared_at.swap(resets, Ordering::AcqRel) != resets {
-            registry::share_again(self);
+        if device.shared_at.load(Ordering::Acquire) != resets {
+            // Another thread may be about to write the addresses that this one uses.
+            let _retaining = device.retaining.lock();
+            if device.shared_at.load(Ordering::Acquire) != resets {
+                registry::share_again(self);
+                device.shared_at.store(resets, Ordering::Release);
+            }
         }
         if self.eager {
             registry::load_all(self);

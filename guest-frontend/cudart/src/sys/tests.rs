@@ -30,11 +30,11 @@ struct Compiled {
 }
 
 #[repr(C)]
-struct Wrapper {
-    magic: u32,
-    version: u32,
-    image: *const c_void,
-    more: *const c_void,
+pub(super) struct Wrapper {
+    pub magic: u32,
+    pub version: u32,
+    pub image: *const c_void,
+    pub more: *const c_void,
 }
 
 fn compiled(first_word: u32, kernel: &'static CStr) -> Compiled {
