@@ -410,16 +410,14 @@ impl Modules {
                 return Err(Status::INVALID_VALUE);
             }
         }
-        if function.attribute(attribute) == Some(value) {
-            return self.link.check();
-        }
-        self.link.call(&FuncSetAttribute {
-            function: function.handle(),
-            attribute,
-            value,
-        })?;
-        function.note_attribute(attribute, value);
-        Ok(())
+        self.link.check()?;
+        function.change_attribute(attribute, value, || {
+            self.link.call(&FuncSetAttribute {
+                function: function.handle(),
+                attribute,
+                value,
+            })
+        })
     }
 
     /// cuFuncSetCacheConfig: a preference.

@@ -59,33 +59,52 @@ const MAX_ANSWERS: usize = 4096;
 
 /// Cached answers of the host, valid until an attribute of the kernel changes.
 #[derive(Debug)]
-pub(crate) struct Answers<K, V>(Mutex<HashMap<K, V>>);
+pub(crate) struct Answers<K, V>(Mutex<Known<K, V>>);
+
+#[derive(Debug)]
+struct Known<K, V> {
+    answers: HashMap<K, V>,
+    /// Counts the changes.
+    changes: u64,
+}
 
 impl<K, V> Default for Answers<K, V> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self(Mutex::new(Known {
+            answers: HashMap::new(),
+            changes: 0,
+        }))
     }
 }
 
 impl<K: Hash + Eq, V: Copy> Answers<K, V> {
     /// The cached value of `key`, or the result of `query`.
     pub(crate) fn get(&self, key: K, query: impl FnOnce() -> Result<V>) -> Result<V> {
-        if let Some(known) = self.0.lock().get(&key) {
-            return Ok(*known);
-        }
+        let changes = {
+            let known = self.0.lock();
+            if let Some(answer) = known.answers.get(&key) {
+                return Ok(*answer);
+            }
+            known.changes
+        };
         // Not under the lock, because it is a round trip. Two threads that query at the
         // same time get the same answer.
         let answer = query()?;
-        let mut answers = self.0.lock();
-        if answers.len() >= MAX_ANSWERS {
-            answers.clear();
+        let mut known = self.0.lock();
+        // The host may have answered before an attribute changed.
+        if known.changes == changes {
+            if known.answers.len() >= MAX_ANSWERS {
+                known.answers.clear();
+            }
+            known.answers.insert(key, answer);
         }
-        answers.insert(key, answer);
         Ok(answer)
     }
 
     fn forget(&self) {
-        self.0.lock().clear();
+        let mut known = self.0.lock();
+        known.answers.clear();
+        known.changes += 1;
     }
 }
 
@@ -95,6 +114,8 @@ pub struct Function {
     handle: FunctionHandle,
     name: String,
     attributes: Mutex<HashMap<u32, i32>>,
+    /// Held while the host changes an attribute, so that the value noted last is the host's.
+    changing: Mutex<()>,
     parameters: Vec<(u32, u32)>,
     parameter_bytes: usize,
     /// The limits that each launch is checked against.
@@ -298,6 +319,7 @@ impl Function {
             static_shared: positive(SHARED_SIZE_BYTES, 0),
             max_dynamic_shared: AtomicU32::new(positive(MAX_DYNAMIC_SHARED_SIZE_BYTES, 48 << 10)),
             attributes: Mutex::new(attributes),
+            changing: Mutex::default(),
             parameters,
             cluster_rule,
             blocks: Answers::default(),
@@ -365,8 +387,25 @@ impl Function {
         self.cluster_rule.choose(asked)
     }
 
-    /// Notes a changed attribute.
-    pub(crate) fn note_attribute(&self, attribute: u32, value: i32) {
+    /// Changes an attribute with `change`, unless it has the value.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub(crate) fn change_attribute(
+        &self,
+        attribute: u32,
+        value: i32,
+        change: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _changing = self.changing.lock();
+        if self.attribute(attribute) != Some(value) {
+            change()?;
+            self.note_attribute(attribute, value);
+        }
+        Ok(())
+    }
+
+    fn note_attribute(&self, attribute: u32, value: i32) {
         self.attributes.lock().insert(attribute, value);
         self.cluster_rule.note(attribute, value);
         if attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES {
@@ -377,5 +416,56 @@ impl Function {
         self.dynamic_shared.forget();
         self.clusters.forget();
         self.cluster_size.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicI32;
+    use std::thread;
+
+    use paragpu_protocol::codec::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn the_noted_value_of_an_attribute_is_the_hosts() {
+        const THREADS: i32 = 4;
+        let none = Bytes(&[]);
+        let info = FunctionInfo {
+            attributes: none,
+            parameters: none,
+        };
+        let function = Function::from_wire(FunctionHandle(1), "kernel", &info);
+        for round in 0..500 {
+            let (host, start) = (AtomicI32::new(0), Barrier::new(THREADS as usize));
+            let change = |value| {
+                start.wait();
+                function.change_attribute(14, value, || {
+                    host.store(value, Ordering::Relaxed);
+                    thread::yield_now();
+                    Ok(())
+                })
+            };
+            thread::scope(|scope| {
+                for number in 1..=THREADS {
+                    scope.spawn(move || change(round * THREADS + number).unwrap());
+                }
+            });
+            assert_eq!(function.attribute(14), Some(host.into_inner()));
+        }
+    }
+
+    #[test]
+    fn an_answer_from_before_a_change_is_not_kept() {
+        let answers = Answers::default();
+        let while_changing = answers.get(1, || {
+            answers.forget();
+            Ok(5)
+        });
+        assert_eq!(while_changing, Ok(5));
+        assert_eq!(answers.get(1, || Ok(6)), Ok(6));
+        assert_eq!(answers.get(1, || Ok(7)), Ok(6));
     }
 }

@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(check(&plain, [8, 1, 1], [0, 1, 1]), WRONG);
         let all = [1 << 16, 1 << 16, 1 << 16];
         assert_eq!(plain.cluster(all), Err(Status::INVALID_CLUSTER_SIZE));
-        plain.note_attribute(14, 1);
+        assert_eq!(plain.change_attribute(14, 1, || Ok(())), Ok(()));
         assert_eq!(check(&plain, [32, 1, 1], [16, 1, 1]), Ok(()));
         assert_eq!(check(&plain, [34, 1, 1], [17, 1, 1]), WRONG);
     }
