@@ -19,8 +19,11 @@ pub fn function(kernel: &Kernel, context: &Context) -> Result<Found> {
     let modules = context.session.modules();
     let module = kernel.library.module(place)?;
     let object = modules.function(&module, &kernel.name)?;
-    // Held until the function is known, so that none misses an attribute.
+    // Held until the function is known, so that there is one, and none misses an attribute.
     let attributes = kernel.attributes.lock();
+    if let Some(found) = objects::find(as_handle(kernel.function(place))) {
+        return Ok(found);
+    }
     for (ordinal, attribute, value) in &*attributes {
         if *ordinal == context.ordinal {
             modules.set_attribute(&object, *attribute, *value)?;
