@@ -12,6 +12,7 @@
 //! [`of_all_devices`].
 
 mod adopted;
+mod claims;
 mod join_window;
 mod leave_window;
 mod of_all_devices;
@@ -44,6 +45,7 @@ use crate::sys::memory::{HostSlice, Pages};
 use crate::sys::moved_pages;
 use crate::sys::uncancelled::Uncancelled;
 use crate::window::{Mapped, PinnedWindow};
+use claims::Claims;
 use join_window::Joining;
 use leave_window::left;
 
@@ -85,6 +87,8 @@ pub struct HostMemory {
     contents: Mutex<Vec<Content>>,
     shadow_space: Arc<Mutex<Ranges>>,
     pinned: RwLock<BTreeMap<u64, Pinned>>,
+    /// Locked before `pinned`.
+    claims: Claims,
     /// Freed memory of pools that is still pinned.
     kept: Mutex<FreedBlocks>,
     /// Memory that other devices' sessions pinned, by its address there, with its bytes.
@@ -163,6 +167,7 @@ impl HostMemory {
             contents: Mutex::default(),
             shadow_space: Arc::new(Mutex::new(shadow_space)),
             pinned: RwLock::default(),
+            claims: Claims::default(),
             kept: Mutex::new(FreedBlocks::new(pooled::MAX_BYTES, pooled::MAX_BLOCKS)),
             adopted: Mutex::default(),
         }
@@ -416,16 +421,15 @@ impl HostMemory {
         self.link.check()?;
         note_registered();
         let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
-        {
+        let registered = Status::HOST_MEMORY_ALREADY_REGISTERED;
+        let (_claim, ()) = self.claims.claim(address..end, registered, || {
             let pinned = self.pinned.read();
-            let overlaps = pinned
-                .range(..end)
-                .next_back()
-                .is_some_and(|(_, other)| other.address + other.size > address);
-            if overlaps {
-                return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
+            let before = pinned.range(..end).next_back();
+            match before.is_some_and(|(_, other)| other.address + other.size > address) {
+                true => Err(registered),
+                false => Ok(()),
             }
-        }
+        })?;
         let within = address % PAGE;
         let length = (within + size).next_multiple_of(PAGE);
         let departures = self.window.departures();
@@ -478,7 +482,11 @@ impl HostMemory {
     /// `HOST_MEMORY_NOT_REGISTERED`.
     pub fn unregister(&self, address: u64) -> Result<()> {
         let _uncancelled = Uncancelled::begin();
-        let pinned = self.take_pinned(address, true, Status::HOST_MEMORY_NOT_REGISTERED)?;
+        let missing = Status::HOST_MEMORY_NOT_REGISTERED;
+        let size = self.find(address).ok_or(missing)?.size;
+        let (_claim, pinned) = self.claims.claim(address..address + size, missing, || {
+            self.take_pinned(address, true, missing)
+        })?;
         match pinned.backing {
             Backing::Shadow(region, place) => self.leave_shadow(&region, place),
             Backing::File(place) => self.leave_file(address, place.base),
