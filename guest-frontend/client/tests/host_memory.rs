@@ -6,6 +6,9 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use common::{PTX, Worker, parameters, read_back};
 use paragpu_client::Session;
@@ -15,7 +18,7 @@ use paragpu_client::objects::preference::Preferences;
 use paragpu_client::stream::Stream;
 use paragpu_client::sys::memory::HostSlice;
 use paragpu_client::virtual_memory::{GRANULARITY, MemoryLocation, Properties, Side};
-use paragpu_protocol::layout::MAX_DEVICES;
+use paragpu_protocol::layout::{MAX_DEVICES, Regions};
 use paragpu_protocol::status::Status;
 
 const SHAPE: Shape = Shape {
@@ -348,4 +351,44 @@ fn only_memory_that_the_program_has_is_registered() {
         let address = pages as u64 + (page * PAGE) as u64;
         assert_eq!(session.host().unregister(address), Ok(()));
     }
+}
+
+#[test]
+fn memory_is_adopted_while_a_thread_waits_to_forsake_some() {
+    const PAGE: u64 = 4096;
+    let Some((worker, session)) = start(0) else {
+        return;
+    };
+    let (host, own) = (session.host(), stream(&session));
+    // Addresses of a device that no test has.
+    let first = Regions::of(MAX_DEVICES - 1).unwrap().window;
+    let adopt = |device| {
+        let memory = Box::leak(Box::new([0_u8; PAGE as usize]));
+        // SAFETY: the bytes stay.
+        host.adopt(
+            unsafe { HostSlice::new(memory.as_ptr().cast(), memory.len()) },
+            device,
+        )
+    };
+    adopt(first).unwrap();
+    let (release, released) = channel::<()>();
+    let wait = move || _ = released.recv();
+    session
+        .host_functions()
+        .launch(&own, Box::new(wait))
+        .unwrap();
+    thread::scope(|scope| {
+        let forsaking = scope.spawn(|| host.forsake(Some(first)));
+        while worker.count("ContextSynchronize") == 0 {
+            thread::yield_now();
+        }
+        let (outcome, adopted) = channel();
+        scope.spawn(move || outcome.send(adopt(first + PAGE)));
+        // Only a failing test waits so long.
+        let adopted = adopted.recv_timeout(Duration::from_secs(60));
+        drop(release);
+        assert_eq!(adopted, Ok(Ok(())));
+        assert_eq!(forsaking.join().unwrap(), Ok(()));
+    });
+    host.forsake(None).unwrap();
 }

@@ -1,6 +1,7 @@
 //! Memory that another device's session pinned. A worker maps the window of one session
 //! only, so this device has a shadow of it, at the address that the memory has for the other.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paragpu_protocol::handle::ShadowAddress;
@@ -50,11 +51,14 @@ impl HostMemory {
     /// Ends this for the memory at `device`, or for all memory. The memory must still be
     /// there.
     pub fn forsake(&self, device: Option<u64>) -> Result<()> {
-        let mut adopted = self.adopted.lock();
-        let ended = match device {
-            Some(device) => adopted.remove_entry(&device).into_iter().collect(),
-            None => std::mem::take(&mut *adopted),
+        let ended: BTreeMap<_, _> = {
+            let mut adopted = self.adopted.lock();
+            match device {
+                Some(device) => adopted.remove_entry(&device).into_iter().collect(),
+                None => std::mem::take(&mut *adopted),
+            }
         };
+        // Not under the lock: the work that this waits for may wait for another thread's launches.
         for (device, (_, region)) in ended {
             self.forget_shadow(&region)?;
             self.link.call(&ShadowDestroy {
