@@ -62,6 +62,30 @@ assert cuda.cuCtxSetLimit(0, ctypes.c_size_t(2 * before)) == 0
 assert ask() == 2 * before
 """
 
+# Threads set limits of their own contexts at once. Prints how many of a thread's limits became smaller.
+LIMITS = """
+import ctypes, threading
+cuda, start = ctypes.CDLL("libcuda.so.1"), threading.Barrier(4)
+smaller = []
+def use(stack):
+    context, value = ctypes.c_void_p(), ctypes.c_size_t()
+    for _ in range(50):
+        assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+        start.wait()
+        assert cuda.cuCtxSetLimit(0, ctypes.c_size_t(stack)) == cuda.cuCtxGetLimit(ctypes.byref(value), 0) == 0
+        if value.value < stack:
+            smaller.append(value.value)
+        start.wait()
+        assert cuda.cuCtxDestroy_v2(context) == 0
+assert cuda.cuInit(0) == 0
+threads = [threading.Thread(target=use, args=(4096 << number,)) for number in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(smaller))
+"""
+
 # Resets a device through the driver, between calls of the runtime. Two threads use it.
 RESETS = """
 import ctypes, threading
@@ -271,6 +295,9 @@ class Contexts(OneDaemon):
 
     def test_the_runtime_survives_a_reset_through_the_driver(self):
         self.output("shm", "-c", RESETS)
+
+    def test_threads_set_limits_of_contexts_at_once(self):
+        self.assertEqual(self.output("shm", "-c", LIMITS), "0\n")
 
     def test_only_a_primary_context_shows_that_it_maps_host_memory(self):
         self.assertEqual(self.output("shm", "-c", FLAGS), "8 4\n")

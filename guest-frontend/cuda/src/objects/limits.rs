@@ -16,6 +16,9 @@ use crate::sys::Result;
 /// ask before each launch of some kernels.
 static INITIAL: Mutex<BTreeMap<(u32, u32), u64>> = Mutex::new(BTreeMap::new());
 
+/// Held while a limit changes: the host has the largest of those that contexts report.
+static CHANGING: Mutex<()> = Mutex::new(());
+
 /// The value of a context's limit.
 ///
 /// # Errors
@@ -48,6 +51,7 @@ fn initial(context: &Context, limit: u32) -> Result<u64> {
 /// Errors of the host.
 pub fn set(context: &Context, limit: u32, value: u64) -> Result {
     context.usable()?;
+    let _changing = CHANGING.lock();
     let mut largest = value;
     // The host refuses limits that it does not know when one is set, too.
     if let Ok(initial) = initial(context, limit) {
