@@ -10,14 +10,15 @@ import harness
 from .test_moves import migrate
 
 # Conditional, memory, host and edge-data nodes, tensor maps, memory that is mapped, pooled,
-# managed and in the host, attributes of launches, linked modules, libraries, user objects,
-# memory operations of streams, levels of mipmaps, heaps of kernels, modules that are on their way, a long queue of calls. Not programs that share
-# memory with others (test_shared_moves.py).
+# managed and in the host, that threads register, attributes of launches, linked modules,
+# libraries, user objects, memory operations of streams, levels of mipmaps, heaps of kernels,
+# modules that are on their way, a long queue of calls. Not programs that share memory with
+# others (test_shared_moves.py).
 NAMES = (
-    "batchedCopies", "bicubicTexture", "callbacks", "clusters", "conditionalNodes", "cooperativeGroups", "dependentLaunch",
-    "deviceMalloc", "driverApi", "dynamicParallelism", "graphEdges", "graphMemory", "graphs", "greenContexts", "hostBacklog", "hostMemory", "inspection", "launchAttributes",
-    "loadingThreads",
-    "managedMemory", "managedVariables", "mappedMemory", "mipmaps", "perThreadStreams", "printf", "streamMemory", "symbolsAndGlobals",
+    "batchedCopies", "bicubicTexture", "callbacks", "clusters", "commonObjects", "conditionalNodes", "cooperativeGroups",
+    "dependentLaunch", "deviceMalloc", "driverApi", "dynamicParallelism", "graphEdges", "graphMemory", "graphs",
+    "greenContexts", "hostBacklog", "hostMemory", "inspection", "launchAttributes", "loadingThreads", "managedMemory",
+    "managedVariables", "mappedMemory", "mipmaps", "perThreadStreams", "printf", "streamMemory", "symbolsAndGlobals",
     "tensorMaps", "userObjects",
 )  # fmt: skip
 
