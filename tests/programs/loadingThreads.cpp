@@ -1,7 +1,7 @@
 // loadingThreads: threads that load modules at once, pairs of them the same one.
 //
-// Each text is new, and long enough to reach a remote host in several parts. Each thread links
-// its kernel, loads it, launches it and unloads it.
+// Each text is new, and long enough to reach a remote host in several parts. Each thread loads
+// its kernel, launches it and unloads it; those of every second pair link it first.
 
 #include "common/check.h"
 #include "common/opened.h"

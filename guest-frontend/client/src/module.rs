@@ -4,8 +4,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use paragpu_protocol::codec::{Bytes, Field as _, Text};
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::status::Status;
@@ -16,6 +14,7 @@ use paragpu_protocol::table::{
     OccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
 };
 use paragpu_protocol::types::{LinkInput, encode_pairs};
+use parking_lot::Mutex;
 
 use crate::connection::Link;
 use crate::device::Device;

@@ -25,17 +25,16 @@ impl Doubt {
     /// Those of `ask`.
     pub fn resolve(&self, ask: impl Fn() -> Result<bool>) -> Result<bool> {
         let unfinished = self.0.load(Ordering::Relaxed);
-        match ask()? {
-            false => self
-                .0
-                .store(unfinished.saturating_add(1), Ordering::Relaxed),
-            true if unfinished < MANY => return Ok(true),
-            true => {
-                self.0.store(0, Ordering::Relaxed);
-                return ask();
-            }
+        if !ask()? {
+            self.0
+                .store(unfinished.saturating_add(1), Ordering::Relaxed);
+            return Ok(false);
         }
-        Ok(false)
+        if unfinished < MANY {
+            return Ok(true);
+        }
+        self.0.store(0, Ordering::Relaxed);
+        ask()
     }
 }
 

@@ -241,10 +241,13 @@ impl Objects {
         statistics: &Statistics,
         call: &GraphLaunch,
     ) -> Outcome<()> {
-        if self.graphs.is_dangling(call.graph.0) {
-            self.graph_recreate(gpu, call.graph)?;
-        }
-        let graph = self.graphs.launchable(call.graph.0)?;
+        let graph = match self.graphs.launchable(call.graph.0) {
+            Err(_) if self.graphs.is_dangling(call.graph.0) => {
+                self.graph_recreate(gpu, call.graph)?;
+                self.graphs.launchable(call.graph.0)
+            }
+            found => found,
+        }?;
         pacing.admit(gpu, &mut self.streams, call.stream)?;
         // A device that computes on the host queues the nodes with their parameters and
         // dependencies, a GPU queues the graph.

@@ -197,19 +197,15 @@ mod tests {
 
     use paragpu_protocol::call::WireCall;
     use paragpu_protocol::codec::{Bytes, encode_all};
-    use paragpu_protocol::handle::{EventHandle, GraphExecHandle, StreamHandle};
-    use paragpu_protocol::table::{
-        EventCreate, EventElapsedTime, EventRecord, GraphBegin, GraphInstantiate, GraphLaunch,
-        GraphNodes,
-    };
+    use paragpu_protocol::handle::{EventHandle, StreamHandle};
+    use paragpu_protocol::table::{EventCreate, EventElapsedTime, EventRecord, GraphLaunch};
     use paragpu_protocol::types::GraphNode;
 
-    use crate::live::Recorded;
     use crate::session::Session;
+    use crate::transfer::graph_tests::{GRAPH, instantiate_encoded, perform, restored};
     use crate::transfer::identity::Identity;
-    use crate::transfer::tests::{alone, file_of, session, settle, write};
+    use crate::transfer::tests::{alone, file_of, session, write};
 
-    const GRAPH: GraphExecHandle = GraphExecHandle(300);
     /// The graph records these.
     const BY_GRAPH: [u64; 2] = [200, 201];
     /// The program records these.
@@ -223,16 +219,11 @@ mod tests {
         }
     }
 
-    fn perform(session: &mut Session, call: &Recorded) {
-        session.perform(call).unwrap();
-        settle(session);
-    }
-
     /// Creates the events, and a graph that records two of them.
     fn create(session: &mut Session) {
         for event in BY_GRAPH.into_iter().chain([BEFORE, AFTER]) {
             let event = EventHandle(event);
-            perform(session, &Recorded::of(&EventCreate { event, flags: 0 }));
+            perform(session, &EventCreate { event, flags: 0 });
         }
         let mut nodes = Vec::new();
         for (event, after) in BY_GRAPH.into_iter().zip([&[][..], &[0; 4]]) {
@@ -242,18 +233,7 @@ mod tests {
                 work: Bytes(&encode_all(&record(event))),
             }));
         }
-        perform(session, &Recorded::of(&GraphBegin { graph: GRAPH }));
-        let nodes = GraphNodes {
-            graph: GRAPH,
-            first: 0,
-            nodes: Bytes(&nodes),
-        };
-        perform(session, &Recorded::of(&nodes));
-        let instantiate = GraphInstantiate {
-            graph: GRAPH,
-            nodes: 2,
-        };
-        perform(session, &Recorded::of(&instantiate));
+        instantiate_encoded(session, 2, &nodes);
     }
 
     fn launch(session: &mut Session) {
@@ -261,7 +241,7 @@ mod tests {
             graph: GRAPH,
             stream: StreamHandle(0),
         };
-        perform(session, &Recorded::of(&launch));
+        perform(session, &launch);
     }
 
     fn elapsed(session: &mut Session, start: u64, end: u64) -> f32 {
@@ -278,12 +258,6 @@ mod tests {
         session
             .transfer
             .set_identity(Identity { token, ..identity });
-    }
-
-    fn restored(state: &[u8]) -> Session {
-        let mut restored = session(1, 1 << 30);
-        restored.read_file(&file_of(state)).unwrap();
-        restored
     }
 
     #[test]
@@ -307,7 +281,7 @@ mod tests {
         let mut first = session(1, 1 << 30);
         create(&mut first);
         launch(&mut first);
-        perform(&mut first, &Recorded::of(&record(BEFORE)));
+        perform(&mut first, &record(BEFORE));
         let state = write(&mut first);
         drop(first);
 
@@ -315,7 +289,7 @@ mod tests {
         for event in BY_GRAPH {
             assert!(elapsed(&mut second, BEFORE, event) < 0.0, "not yet");
         }
-        perform(&mut second, &Recorded::of(&record(AFTER)));
+        perform(&mut second, &record(AFTER));
         launch(&mut second);
         let times = |session: &mut Session| {
             let [first, last] = BY_GRAPH;
@@ -342,7 +316,7 @@ mod tests {
         let mut first = session(1, 1 << 30);
         set_token(&mut first, original);
         create(&mut first);
-        perform(&mut first, &Recorded::of(&record(BEFORE)));
+        perform(&mut first, &record(BEFORE));
         let state = write(&mut first);
         drop(first);
 
@@ -353,7 +327,7 @@ mod tests {
             let mut restored = session(1, 1 << 30);
             set_token(&mut restored, token);
             restored.read_file(&file).unwrap();
-            perform(&mut restored, &Recorded::of(&record(AFTER)));
+            perform(&mut restored, &record(AFTER));
             elapsed(&mut restored, BEFORE, AFTER)
         };
         let now = SystemTime::now();
@@ -369,9 +343,9 @@ mod tests {
         let _alone = alone();
         let mut first = session(1, 1 << 30);
         create(&mut first);
-        perform(&mut first, &Recorded::of(&record(BEFORE)));
+        perform(&mut first, &record(BEFORE));
         std::thread::sleep(Duration::from_millis(3));
-        perform(&mut first, &Recorded::of(&record(AFTER)));
+        perform(&mut first, &record(AFTER));
         let time = elapsed(&mut first, BEFORE, AFTER);
         let file = file_of(&write(&mut first));
         drop(first);

@@ -18,11 +18,19 @@ use crate::live::Recorded;
 use crate::session::Session;
 use crate::session::link::At;
 
-const GRAPH: GraphExecHandle = GraphExecHandle(300);
+pub(super) const GRAPH: GraphExecHandle = GraphExecHandle(300);
 
-fn perform<'a, C: WireCall<'a>>(session: &mut Session, call: &C) {
+/// Executes a call, and its work.
+pub(super) fn perform<'a, C: WireCall<'a>>(session: &mut Session, call: &C) {
     session.perform(&Recorded::of(call)).unwrap();
     settle(session);
+}
+
+/// A session that is read on another device.
+pub(super) fn restored(state: &[u8]) -> Session {
+    let mut restored = session(1, 1 << 30);
+    restored.read_file(&file_of(state)).unwrap();
+    restored
 }
 
 fn fill(destination: u64, value: u32) -> Memset {
@@ -44,6 +52,24 @@ fn record(event: EventHandle) -> EventRecord {
     }
 }
 
+/// Instantiates a graph of so many encoded nodes.
+pub(super) fn instantiate_encoded(session: &mut Session, nodes: u32, encoded: &[u8]) {
+    perform(session, &GraphBegin { graph: GRAPH });
+    let all = GraphNodes {
+        graph: GRAPH,
+        first: 0,
+        nodes: Bytes(encoded),
+    };
+    perform(session, &all);
+    perform(
+        session,
+        &GraphInstantiate {
+            graph: GRAPH,
+            nodes,
+        },
+    );
+}
+
 /// Instantiates a graph of nodes without dependencies.
 fn instantiate(session: &mut Session, nodes: &[(u16, Vec<u8>)]) {
     let encoded = nodes.iter().flat_map(|(call, work)| {
@@ -54,18 +80,7 @@ fn instantiate(session: &mut Session, nodes: &[(u16, Vec<u8>)]) {
         })
     });
     let encoded: Vec<u8> = encoded.collect();
-    perform(session, &GraphBegin { graph: GRAPH });
-    let all = GraphNodes {
-        graph: GRAPH,
-        first: 0,
-        nodes: Bytes(&encoded),
-    };
-    perform(session, &all);
-    let instantiate = GraphInstantiate {
-        graph: GRAPH,
-        nodes: nodes.len() as u32,
-    };
-    perform(session, &instantiate);
+    instantiate_encoded(session, nodes.len() as u32, &encoded);
 }
 
 fn work<'a, C: WireCall<'a>>(call: &C) -> (u16, Vec<u8>) {
@@ -103,9 +118,7 @@ fn launch(session: &mut Session) -> Result<(), Status> {
 fn moved(mut from: Session) -> Session {
     let state = write(&mut from);
     drop(from);
-    let mut to = session(1, 1 << 30);
-    to.read_file(&file_of(&state)).unwrap();
-    to
+    restored(&state)
 }
 
 fn map(session: &mut Session, address: u64) {
