@@ -259,6 +259,17 @@ impl Live {
         Ok(())
     }
 
+    /// Charges for the effect of a call that was carried out in another way, and records it.
+    ///
+    /// # Errors
+    /// As [`admit`](Self::admit).
+    pub(crate) fn adopt(&mut self, change: &Change, call: &Recorded) -> Outcome<()> {
+        self.admit(change, call.number, call.payload.len())?;
+        let freed = self.apply(change, call.number, &call.payload);
+        self.give_back(freed);
+        Ok(())
+    }
+
     /// Drops an object and those inside it.
     pub(crate) fn discard(&mut self, name: Name) {
         let freed = self.forget(name);

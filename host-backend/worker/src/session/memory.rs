@@ -310,6 +310,13 @@ impl DeviceMemory {
         Ok(())
     }
 
+    /// Whether an address lies in the arena, but in no mapping. Parked ranges are mappings.
+    pub(crate) fn is_unmapped(&self, gpu: &Gpu, address: u64) -> bool {
+        Regions::holds(gpu.regions().arena, address, 1)
+            && self.arena.around(address).is_none()
+            && !self.aliases.overlap(address, 1)
+    }
+
     /// Unmaps what stays mapped for reuse.
     pub(crate) fn unmap_idle(&mut self, gpu: &mut Gpu, link: &mut Link) -> Outcome<()> {
         let idle = self.arena.take_idle();

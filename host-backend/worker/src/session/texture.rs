@@ -1,12 +1,38 @@
 //! The guest's arrays, texture objects and surface objects.
 
+use paragpu_abi::{CU_AD_FORMAT_FLOAT, CUDA_ARRAY3D_SURFACE_LDST};
 use paragpu_device::{ArrayId, CopyEnd, SurfaceId, TextureId, TextureResource};
 use paragpu_protocol::table::{SurfaceCreate, SurfaceDestroy, TextureCreate, TextureDestroy};
-use paragpu_protocol::types::{ArrayShape, CopyEnd as WireEnd, TextureResource as WireResource};
+use paragpu_protocol::types::{
+    ArrayShape, CopyEnd as WireEnd, Sampling, TextureResource as WireResource,
+};
 
 use super::gpu::Gpu;
 use crate::error::Outcome;
 use crate::handles::Table;
+
+/// The smallest array, of one number.
+const SMALLEST: ArrayShape = ArrayShape {
+    width: 1,
+    height: 0,
+    depth: 0,
+    format: CU_AD_FORMAT_FLOAT.cast_unsigned(),
+    channels: 1,
+    flags: CUDA_ARRAY3D_SURFACE_LDST,
+    levels: 0,
+};
+/// Points sampled at integers.
+const PLAINEST: Sampling = Sampling {
+    address_modes: [0; 3],
+    filter: 0,
+    flags: 0,
+    anisotropy: 0,
+    mipmap_filter: 0,
+    mipmap_bias: 0.0,
+    mipmap_min: 0.0,
+    mipmap_max: 0.0,
+    border: [0; 16],
+};
 
 /// An array of the guest.
 #[derive(Debug)]
@@ -101,6 +127,27 @@ impl Textures {
         let texture = gpu.texture_create(resource, &call.spec.sampling, view)?;
         self.textures.insert(call.texture.0, texture);
         Ok(texture.0)
+    }
+
+    /// Creates a texture object whose array is gone: it has a value and can be destroyed. Its
+    /// use is undefined.
+    pub(crate) fn texture_without_array(&mut self, gpu: &mut Gpu, texture: u64) -> Outcome<()> {
+        self.textures.check_free(texture)?;
+        let array = gpu.array_create(&SMALLEST)?;
+        let created = gpu.texture_create(TextureResource::Array(array), &PLAINEST, None);
+        gpu.array_destroy(array)?;
+        self.textures.insert(texture, created?);
+        Ok(())
+    }
+
+    /// Creates a surface object whose array is gone.
+    pub(crate) fn surface_without_array(&mut self, gpu: &mut Gpu, surface: u64) -> Outcome<()> {
+        self.surfaces.check_free(surface)?;
+        let array = gpu.array_create(&SMALLEST)?;
+        let created = gpu.surface_create(array, 0);
+        gpu.array_destroy(array)?;
+        self.surfaces.insert(surface, created?);
+        Ok(())
     }
 
     pub(crate) fn texture_destroy(&mut self, gpu: &mut Gpu, call: &TextureDestroy) -> Outcome<()> {

@@ -1,7 +1,8 @@
 //! Moves a session to another worker, or to a checkpoint and back.
 //!
-//! [`state`] is the format. `replay.rs` recreates objects, `regions.rs` lists memory,
-//! `mover.rs` reads and writes it, and `bookkeeping.rs` has the rest of the state.
+//! [`state`] is the format. `replay.rs` recreates objects, `stale.rs` textures whose memory
+//! the program has freed. `regions.rs` lists memory, `mover.rs` reads and writes it, and
+//! `bookkeeping.rs` has the rest of the state.
 //! `stop.rs` stops the session so that its state can be read, as often as `attempts.rs`
 //! allows; `delay.rs` measures how much that delays the program. `precopy.rs` decides
 //! which memory to pre-copy, `shared.rs` hands over memory by descriptor, `sharing.rs`
@@ -33,6 +34,7 @@ mod shared_tests;
 mod sharing;
 pub(crate) mod source;
 pub(crate) mod staging_ring;
+mod stale;
 pub mod state;
 pub(crate) mod stop;
 pub(crate) mod survey;

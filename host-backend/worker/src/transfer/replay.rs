@@ -463,10 +463,7 @@ impl Session {
             if let Some(change) = change
                 && !live.knows(change, &item.call)
             {
-                let (number, payload) = (item.call.number, &item.call.payload);
-                refused(live.admit(change, number, payload.len()))?;
-                let freed = live.apply(change, number, payload);
-                live.give_back(freed);
+                refused(live.adopt(change, &item.call))?;
             }
         }
         filling.forget_memory(&unmapped)?;
@@ -578,7 +575,9 @@ impl Session {
         if made.is_some_and(|name| is_placed(name.0)) && item.value != 0 {
             self.gpu.prefer(item.value);
         }
-        self.perform(&item.call)?;
+        if !self.recreate_stale(&item.call)? {
+            self.perform(&item.call)?;
+        }
         Ok(made)
     }
 

@@ -117,7 +117,7 @@ pub(super) fn file_of(state: &[u8]) -> File {
     file
 }
 
-fn read(session: &mut Session, state: &[u8]) -> Result<u64, StateError> {
+pub(super) fn read(session: &mut Session, state: &[u8]) -> Result<u64, StateError> {
     session.read_file(&file_of(state))
 }
 
@@ -251,9 +251,8 @@ impl Program {
     }
 
     fn destroy(&mut self, kind: u8, at: u64) {
-        // An array must outlive its textures and surfaces.
-        let held = |other| self.named.contains_key(&(other, at));
-        if (kind == 3 && (held(4) || held(5))) || kind == 7 {
+        // The textures and surfaces of an array may outlive it.
+        if kind == 7 {
             return;
         }
         let Some(handle) = self.named.remove(&(kind, at)) else {
@@ -334,7 +333,7 @@ impl Program {
     }
 }
 
-fn sampling() -> Sampling {
+pub(super) fn sampling() -> Sampling {
     Sampling {
         address_modes: [1; 3],
         filter: 0,
@@ -348,7 +347,7 @@ fn sampling() -> Sampling {
     }
 }
 
-fn no_view() -> paragpu_protocol::types::ResourceView {
+pub(super) fn no_view() -> paragpu_protocol::types::ResourceView {
     paragpu_protocol::types::ResourceView {
         format: 0,
         extent: [0; 3],
