@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::memory::DeviceMemory;
 use crate::objects::stream::Stream;
-use crate::shadow::{DeviceView, Shadows};
+use crate::shadow::{DeviceView, Region, Shadows};
 use crate::staging::Staging;
 use crate::window::PinnedWindow;
 
@@ -45,6 +45,19 @@ impl Access {
     /// allocated, and sends the program's changes. Returns the device's address. It
     /// differs if registered memory is given by its host address.
     pub(crate) fn before(&self, address: u64, size: u64) -> Result<u64> {
+        self.prepare(address, size, |_| ())
+    }
+
+    /// [`before`](Self::before) for a range that the next work of `stream` reads. It also reads
+    /// there what host functions write until then.
+    pub(crate) fn before_read(&self, address: u64, size: u64, stream: &Stream) -> Result<u64> {
+        self.prepare(address, size, |region| {
+            self.shadows.device_reads(region, stream.progress());
+        })
+    }
+
+    /// Calls `first` before it sends the program's changes to a shadow.
+    fn prepare(&self, address: u64, size: u64, first: impl FnOnce(&Region)) -> Result<u64> {
         let device = match self.reach(address, size)? {
             DeviceView::Direct(device) => return Ok(device),
             DeviceView::Shadow(region) => region.to_device(address),
@@ -53,7 +66,10 @@ impl Access {
         match self.shadows.find_by_device(device, size) {
             // Also before writes: bytes that the device does not overwrite must be the
             // program's when both copies are merged later.
-            Some(region) => self.shadows.push(&region, device, size)?,
+            Some(region) => {
+                first(&region);
+                self.shadows.push(&region, device, size)?;
+            }
             None => self.memory.check(device, size)?,
         }
         Ok(device)

@@ -5,7 +5,8 @@
 //!   are sent in the call, large ones through staging slots or, without a window, in
 //!   calls of a quarter MiB. The copy returns when the data has been read.
 //! - From the device to pageable memory, a copy returns when the data has arrived.
-//! - The device itself copies pinned memory in the window.
+//! - The device itself copies pinned memory in the window, and shadows ([`crate::shadow`])
+//!   that other work may have changed.
 
 mod direct;
 mod in_bulk;
@@ -29,7 +30,7 @@ use crate::host_function::HostFunctions;
 use crate::objects::graph::{CopyNodeEnd, CopyWork, Work};
 use crate::objects::stream::Stream;
 use crate::parallel::in_parts;
-use crate::shadow::DeviceView;
+use crate::shadow::{DeviceView, Region};
 use crate::staging::{SLOT, Slot, StagedCopy, Staging};
 use crate::statistics;
 use crate::stream::Streams;
@@ -84,13 +85,30 @@ impl Copies {
         self.access.staging()
     }
 
-    /// Waits until writes to a shadow by the device or by a host function are
-    /// complete, before its bytes are read.
-    fn settle_shadow(&self, has_writers: bool) -> Result<()> {
-        if has_writers || self.host_functions.outstanding() > 0 {
-            self.streams.synchronize_all()?;
+    /// The device's address of bytes that the next work of `stream` copies. `None` for bytes that
+    /// the caller sends: those of pageable memory, and those of a shadow if neither work nor a
+    /// host function may write to it before the copy.
+    fn source_of(&self, address: u64, size: u64, stream: &Stream) -> Result<Option<u64>> {
+        let is_last =
+            |region: &Region| !region.has_writers() && self.host_functions.outstanding() == 0;
+        match self.access.reach(address, size)? {
+            DeviceView::Direct(device) => Ok(Some(device)),
+            DeviceView::Shadow(region) if is_last(&region) => Ok(None),
+            DeviceView::Shadow(_) => self.access.before_read(address, size, stream).map(Some),
+            DeviceView::Pageable => Ok(None),
         }
-        Ok(())
+    }
+
+    /// The device's address of bytes to which the next work of a stream copies. `None` for bytes
+    /// that the caller receives: those of pageable memory, and, with `wait`, those of a shadow
+    /// if no work may write to it before the copy.
+    fn destination_of(&self, address: u64, size: u64, wait: bool) -> Result<Option<u64>> {
+        match self.access.reach(address, size)? {
+            DeviceView::Direct(device) => Ok(Some(device)),
+            DeviceView::Shadow(region) if wait && !region.has_writers() => Ok(None),
+            DeviceView::Shadow(_) => self.access.before(address, size).map(Some),
+            DeviceView::Pageable => Ok(None),
+        }
     }
 
     /// cuMemcpyHtoD (with `wait`), cuMemcpyHtoDAsync.
@@ -118,18 +136,12 @@ impl Copies {
         }
         statistics::count_to_device(size);
         let destination = self.access.before(destination, size)?;
-        match self.access.reach(source.address(), size)? {
-            DeviceView::Direct(address) => {
-                self.post_copy(destination, address, size, stream, 0)?;
-                if wait {
-                    self.streams.synchronize(stream)?;
-                }
-                return Ok(());
+        if let Some(address) = self.source_of(source.address(), size, stream)? {
+            self.post_copy(destination, address, size, stream, 0)?;
+            if wait {
+                self.streams.synchronize(stream)?;
             }
-            DeviceView::Shadow(region) => {
-                self.settle_shadow(region.has_writers())?;
-            }
-            DeviceView::Pageable => {}
+            return Ok(());
         }
         if wait {
             self.streams.before_taking(stream)?;
@@ -187,20 +199,12 @@ impl Copies {
         }
         statistics::count_from_device(size);
         let source = self.access.before(source, size)?;
-        match self.access.reach(address, size)? {
-            DeviceView::Direct(address) => {
-                self.post_copy(address, source, size, stream, 0)?;
-                if wait {
-                    self.streams.synchronize(stream)?;
-                }
-                return Ok(());
+        if let Some(address) = self.destination_of(address, size, wait)? {
+            self.post_copy(address, source, size, stream, 0)?;
+            if wait {
+                self.streams.synchronize(stream)?;
             }
-            DeviceView::Shadow(region) if !wait => {
-                let device = region.to_device(address);
-                self.access.before(device, size)?;
-                return self.post_copy(device, source, size, stream, 0);
-            }
-            DeviceView::Shadow(_) | DeviceView::Pageable => {}
+            return Ok(());
         }
         let (mut destination, mut source) = (destination, source);
         if let Some(room) = destination.contiguous()
@@ -260,7 +264,7 @@ impl Copies {
             let (to, from) = (device_row(destination, size), device_row(source, size));
             return self.capture_row(stream, false, to, from);
         }
-        let source = self.access.before(source, size)?;
+        let source = self.access.before_read(source, size, stream)?;
         let destination = self.access.before(destination, size)?;
         self.post_copy(destination, source, size, stream, 0)
     }

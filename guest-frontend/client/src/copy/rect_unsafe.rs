@@ -16,7 +16,6 @@ use crate::error::Result;
 use crate::objects::array::ArrayLevel;
 use crate::objects::graph::{CopyNodeEnd, CopyWork};
 use crate::objects::stream::Stream;
-use crate::shadow::DeviceView;
 use crate::statistics;
 use crate::sys::memory::{HostRows, HostSlice};
 
@@ -146,6 +145,42 @@ impl RectEnd<'_> {
         }
     }
 
+    /// The end as the next work finds it. `host` and `device` get the address and the bytes of
+    /// linear memory; the device itself accesses the program's where `host` returns an address.
+    fn reached(
+        self,
+        extent: [u64; 3],
+        host: impl FnOnce(u64, u64) -> Result<Option<u64>>,
+        device: impl FnOnce(u64, u64) -> Result<u64>,
+    ) -> Result<Self> {
+        let (address, pitch, rows) = match self {
+            Self::Host {
+                address,
+                pitch,
+                rows,
+            } => (
+                host(address as u64, span(extent, pitch, rows)?)?,
+                pitch,
+                rows,
+            ),
+            Self::Device {
+                address,
+                pitch,
+                rows,
+            } => (
+                Some(device(address, span(extent, pitch, rows)?)?),
+                pitch,
+                rows,
+            ),
+            Self::Array { .. } => return Ok(self),
+        };
+        Ok(address.map_or(self, |address| Self::Device {
+            address,
+            pitch,
+            rows,
+        }))
+    }
+
     /// The end in a graph node's form.
     fn of_node(&self) -> CopyNodeEnd {
         match *self {
@@ -260,8 +295,16 @@ impl Copies {
         }
         let from_host = source.is_host();
         let to_host = destination.is_host();
-        let source = self.reach_end(source, extent)?;
-        let destination = self.reach_end(destination, extent)?;
+        let source = source.reached(
+            extent,
+            |address, size| self.source_of(address, size, stream),
+            |address, size| self.access.before_read(address, size, stream),
+        )?;
+        let destination = destination.reached(
+            extent,
+            |address, size| self.destination_of(address, size, wait),
+            |address, size| self.access.before(address, size),
+        )?;
         match (destination.wire(), source.wire()) {
             (Some(to), Some(from)) => {
                 let position = self.streams.post_work(
@@ -304,42 +347,6 @@ impl Copies {
                 host_rect(&destination, &source, extent);
                 Ok(())
             }
-        }
-    }
-
-    /// The device itself accesses pinned memory in the window. Device memory must be
-    /// allocated.
-    fn reach_end<'a>(&self, end: RectEnd<'a>, extent: [u64; 3]) -> Result<RectEnd<'a>> {
-        match end {
-            RectEnd::Host {
-                address,
-                pitch,
-                rows,
-            } => {
-                let size = span(extent, pitch, rows)?;
-                match self.access.reach(address as u64, size)? {
-                    DeviceView::Direct(address) => Ok(RectEnd::Device {
-                        address,
-                        pitch,
-                        rows,
-                    }),
-                    DeviceView::Shadow(region) => {
-                        self.settle_shadow(region.has_writers())?;
-                        Ok(end)
-                    }
-                    DeviceView::Pageable => Ok(end),
-                }
-            }
-            RectEnd::Device {
-                address,
-                pitch,
-                rows,
-            } => Ok(RectEnd::Device {
-                address: self.access.before(address, span(extent, pitch, rows)?)?,
-                pitch,
-                rows,
-            }),
-            RectEnd::Array { .. } => Ok(end),
         }
     }
 

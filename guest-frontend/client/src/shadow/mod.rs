@@ -12,7 +12,8 @@
 //!   on, byte by byte. Program and device may thus write different bytes of a shadow at
 //!   the same time.
 //! - A copy from such memory to the device takes the program's contents at the time of
-//!   the call.
+//!   the call. If work or a host function may write there before the copy, the device copies
+//!   from the shadow instead, in the stream's order.
 //! - Around a host function both happen as well. The host executes these calls ahead of
 //!   calls that wait for the function, so that neither waits for the other.
 //!
@@ -214,6 +215,12 @@ impl Shadows {
         region.push(&self.link, offset, size)
     }
 
+    /// Records that the next work of a stream reads a shadow. Called before the program's
+    /// changes are sent: a function that ends in between sends its own.
+    pub(crate) fn device_reads(&self, region: &Region, stream: &Arc<Progress>) {
+        region.add_reader(stream, self.link.sent() + 1, &self.progress);
+    }
+
     /// Records that work at `position` of a stream writes to a range of device addresses.
     pub(crate) fn device_writes(
         &self,
@@ -293,8 +300,9 @@ impl Shadows {
         }
     }
 
-    /// Sends the program's changes after a host function: to visible shadows, and to those
-    /// that work may use which was posted before they became shadows.
+    /// Sends the program's changes after a host function: to visible shadows, to those that
+    /// posted copies read, and to those that work may use which was posted before they became
+    /// shadows.
     pub(crate) fn after_function(&self) -> Result<()> {
         self.managed.before_work()?;
         if self.are_none() {
@@ -303,7 +311,7 @@ impl Shadows {
         let regions = self.all();
         regions
             .iter()
-            .filter(|region| region.is_visible() || region.has_writers())
+            .filter(|region| region.is_visible() || region.is_in_use(&self.progress))
             .try_for_each(|region| region.push(&self.link, 0, usize::MAX))
     }
 

@@ -55,7 +55,9 @@ pub(crate) struct State {
     /// Nonzero for each page that was received.
     came: Vec<u8>,
     /// Work that may write to the shadow.
-    writers: Vec<Writer>,
+    writers: Vec<Posted>,
+    /// Copies that read the shadow. Host functions before them may still write there.
+    readers: Vec<Posted>,
     /// How often `agreed` changed.
     changes: u64,
     /// The host has no copy: the program freed the memory, or both share it.
@@ -63,13 +65,27 @@ pub(crate) struct State {
 }
 
 /// Work at a position of a stream.
-type Writer = (Arc<Progress>, u64);
+type Posted = (Arc<Progress>, u64);
+
+/// Adds work to a list, which has the last of each stream.
+fn add(list: &mut Vec<Posted>, progress: &Arc<Progress>, position: u64) {
+    let known = list.iter_mut().find(|(of, _)| Arc::ptr_eq(of, progress));
+    match known {
+        Some((_, last)) => *last = position.max(*last),
+        None => list.push((Arc::clone(progress), position)),
+    }
+}
+
+/// Whether work is known to be complete. `session` is the progress of all streams.
+fn is_complete((progress, position): &Posted, session: &Progress) -> bool {
+    *position <= session.complete().max(progress.complete())
+}
 
 /// A shadow about which a thread asks behind a wait.
 #[derive(Debug)]
 pub(super) struct Inquiry {
     /// The writers that are complete once the wait has ended.
-    writers: Vec<Writer>,
+    writers: Vec<Posted>,
     /// [`State::changes`] before.
     changes: u64,
 }
@@ -161,6 +177,7 @@ impl Region {
                 fetched: Vec::new(),
                 came: Vec::new(),
                 writers: Vec::new(),
+                readers: Vec::new(),
                 changes: 0,
                 gone: false,
             }),
@@ -203,6 +220,7 @@ impl Region {
         // Nothing is compared with it any more.
         state.agreed = Arc::default();
         state.changes += 1;
+        state.readers.clear();
         if !std::mem::take(&mut state.writers).is_empty() {
             WRITERS.fetch_sub(1, Ordering::AcqRel);
         }
@@ -285,14 +303,24 @@ impl Region {
         if state.writers.is_empty() {
             WRITERS.fetch_add(1, Ordering::AcqRel);
         }
-        match state
-            .writers
-            .iter_mut()
-            .find(|(other, _)| Arc::ptr_eq(other, progress))
-        {
-            Some((_, last)) => *last = position.max(*last),
-            None => state.writers.push((Arc::clone(progress), position)),
+        add(&mut state.writers, progress, position);
+    }
+
+    /// Adds the work of a stream up to `position`, which may read it. `session` is the progress
+    /// of all streams.
+    pub(super) fn add_reader(&self, progress: &Arc<Progress>, position: u64, session: &Progress) {
+        let mut state = self.state.lock();
+        if !state.gone {
+            state.readers.retain(|reader| !is_complete(reader, session));
+            add(&mut state.readers, progress, position);
         }
+    }
+
+    /// Whether work that is not known to be complete may write or read it.
+    pub(super) fn is_in_use(&self, session: &Progress) -> bool {
+        let state = self.state.lock();
+        let is_read = |reader| !is_complete(reader, session);
+        !state.writers.is_empty() || state.readers.iter().any(is_read)
     }
 
     /// What to ask about a shadow behind a wait. `None` if it has no writers, or the host has no
@@ -303,7 +331,7 @@ impl Region {
             return None;
         }
         let complete = session.complete();
-        let is_over = |(progress, position): &&Writer| {
+        let is_over = |(progress, position): &&Posted| {
             *position <= complete.max(progress.complete()) || awaited.includes(progress, *position)
         };
         Some(Inquiry {
@@ -352,7 +380,7 @@ impl Region {
         }
         patch.agree(link, self.base)?;
         state.writers.retain(|(progress, position)| {
-            let is_over = |(of, last): &Writer| Arc::ptr_eq(progress, of) && position <= last;
+            let is_over = |(of, last): &Posted| Arc::ptr_eq(progress, of) && position <= last;
             !inquiry.writers.iter().any(is_over)
         });
         if state.writers.is_empty() {
