@@ -1,9 +1,12 @@
 """Copies from and to pinned memory: they return at once, and are done in their stream's order."""
 
+import subprocess
 import unittest
 
 import harness
 
+from .guests import end_with
+from .test_moves import TwoHosts, far, move
 from .test_programs import compiled
 
 COMMON = """
@@ -119,14 +122,14 @@ static void expect(const char *name, cudaStream_t first, cudaStream_t second, bo
     MUST(cudaDeviceSynchronize());
     if (found[0] != want || found[1] != want) std::printf("%s %d: %u %u, not %u\\n", name, rows, found[0], found[1], want);
 }
-int main() {
+int main(int, char **arguments) {
     cudaStream_t own = stream(), other = stream(), blocking, legacy = cudaStreamLegacy, thread = cudaStreamPerThread;
     MUST(cudaStreamCreate(&blocking));
     MUST(cudaEventCreate(&event));
     ahead = device();
     fill<<<1, 32>>>(ahead, 1);
     MUST(cudaDeviceSynchronize());
-    for (unsigned round = 0; round < 12; ++round) {
+    for (unsigned round = 0; round < std::strtoul(arguments[1], nullptr, 10); ++round) {
         bool rows = round % 2, begins_known = round % 3 == 0;
         source = pinned(), middle = pinned(), target = device();
         if (begins_known) {
@@ -184,8 +187,9 @@ int main() {
         MUST(cudaFreeHost(source));
         MUST(cudaFreeHost(middle));
         MUST(cudaFree(target));
+        std::puts("round");
+        std::fflush(stdout);
     }
-    std::puts("done");
 }
 """
 
@@ -207,5 +211,28 @@ class PinnedCopies(unittest.TestCase):
         with harness.Daemon() as daemon:
             for communicator in harness.HOST_COMMUNICATORS:
                 with self.subTest(communicator=communicator):
-                    run = daemon.run(program, communicator, timeout=120)
-                    self.assertEqual((run.code, run.output), (0, "done\n"), run.errors)
+                    run = daemon.run(program, communicator, ["12"], timeout=120)
+                    self.assertEqual((run.code, run.output), (0, "round\n" * 12), run.errors)
+
+
+class MovedPinnedCopies(TwoHosts):
+    """Its session moves meanwhile."""
+
+    def test_they_find_the_same_while_the_session_moves(self):
+        program = compiled(ORDER, "-std=c++17", "-cudart", "shared")
+        guest = subprocess.Popen(
+            [program, "1000000"],
+            env=self.one.guest_environment("unix"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        end_with(self, guest)
+        here, there = self.one, self.two
+        for communicator in ("tcp", "shm", "tcp", "tcp"):
+            code, _, errors = move(here, far(there), "--communicator", communicator)
+            self.assertEqual(code, 0, errors + here.log() + there.log())
+            here, there = there, here
+            for _ in range(4):
+                self.assertEqual(guest.stdout.readline(), "round\n")
