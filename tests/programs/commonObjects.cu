@@ -75,14 +75,23 @@ static void register_pages(Program &program, Random &random, unsigned *pages) {
 
 // Returns how many launches add 1 to the word.
 static int find_function(Program &program, int *word) {
+    // The runtime finds functions of symbols only. Driver and runtime share handles.
+    cudaDriverEntryPointQueryResult found;
+    void *entry;
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuKernelGetFunction", &entry, 12000, cudaEnableDefault, &found));
+    auto function_of = reinterpret_cast<int (*)(cudaFunction_t *, cudaKernel_t)>(entry);
     cudaLibrary_t library;
     CUDA_CHECK(cudaLibraryLoadData(&library, text, nullptr, nullptr, 0, nullptr, nullptr, 0));
     std::vector<cudaFunction_t> functions(threads);
     std::vector<cudaError_t> statuses = at_once([&](int number) {
         cudaKernel_t kernel;
-        cudaError_t status = cudaLibraryGetKernel(&kernel, library, "increment");
+        // The driver asks for the thread's context, which this sets.
+        cudaError_t status = cudaSetDevice(0);
         if (status == cudaSuccess) {
-            status = cudaGetFuncBySymbol(&functions[number], reinterpret_cast<const void *>(kernel));
+            status = cudaLibraryGetKernel(&kernel, library, "increment");
+        }
+        if (status == cudaSuccess) {
+            status = static_cast<cudaError_t>(function_of(&functions[number], kernel));
         }
         void *arguments[] = {&word};
         return status != cudaSuccess ? status : cudaLaunchKernel(kernel, dim3(1), dim3(1), arguments, 0, nullptr);
