@@ -285,7 +285,7 @@ test-frameworks-software: build frameworks-software ## stock PyTorch, Triton, Cu
 
 LLAMA := .cache/llama
 .PHONY: llama test-llama
-llama: cuda libraries
+llama: build cuda libraries
 	@tests/frameworks/build-llama.sh $(LLAMA)
 
 test-llama: build llama $(VENV)/.complete ## llama.cpp's words, moved while it says them, on this machine's GPU or (DEVICE=software) the software GPU; builds it for half an hour

@@ -31,13 +31,15 @@ ASKED = ("launch_sync_asked", "graph100_asked")
 MEMORY = ("malloc_async_4k", "malloc_async_2m", "map_2m", "managed_sum", "managed_sum_again")
 # Copies of pageable memory, and waits for kernels that take milliseconds.
 WAITS = ("copy16k_h2d", "copy16k_d2h", "copy256k_h2d", "copy256k_d2h", "wait_1ms", "wait_10ms", "wait_100ms")
+# Memory that a program registers: copies, copies of four streams behind kernels, and a kernel that works in it.
+REGISTERED = ("registered_h2d", "registered_d2h", "registered_streams", "registered_mapped")
 # Eight threads at once.
 THREADS = ("threads8_rate", "threads8_tail")
 # Programs that time themselves against the clock, fail on purpose, only print, or leave out natively
 # what NVIDIA's runtime of CUDA 13.0 lacks.
 NOT_TIMED = ("errors", "printf", "clock", "newerFunctions")
 COPY_BOUND = ("alignedTypes", "blackScholes", "fastWalshTransform", "convolutionSeparable")
-PARTS = "operations,memory,copies,calls,starts,sharing,waiting,programs"
+PARTS = "operations,memory,registered,copies,calls,starts,sharing,waiting,programs"
 # Where time is spent that no run of this benchmark can see: measured with clocks at
 # both ends and on both sides of each step, on an H200 unless it says otherwise.
 WAITED_FOR = "1.0 us until the worker launches, 0.6 of it until it has the call, and 0.3 until it has the wait; a word that the GPU writes ends a wait 0.8 us sooner than cudaStreamSynchronize, natively, too"
@@ -106,6 +108,14 @@ class Bench:
                 if way in ("native", "shm"):
                     say(f"memory, {at + 1} of {self.options.rounds}: {way}")
                     self.samples.take(f"{way}_", [OVERHEADS, *MEMORY], environment)
+
+    def registered(self):
+        """Memory that a program registers."""
+        for at in range(self.options.rounds):
+            for way, environment in self.ways():
+                if way in ("native", "shm"):
+                    say(f"registered memory, {at + 1} of {self.options.rounds}: {way}")
+                    self.samples.take(f"{way}_", [OVERHEADS, *REGISTERED], environment)
 
     def copies(self):
         """Bulk copies, and what a bare copy does."""
@@ -308,6 +318,10 @@ class Results:
         self.add("shm", "malloc_free_2m", "us", 0.2)
         for name, goal in zip(MEMORY, (0.5, 0.5, 1.2, 1.5, None)):
             self.add("shm", name, "us", goal)
+        for name in REGISTERED[:2]:
+            self.add("shm", name, "B/s", 0.98, most=False)
+        for name in REGISTERED[2:]:
+            self.add("shm", name, "us", 1.02)
         self.add("shm", "start_to_first_result", "s", 1.0)
         self.add("shm", "graph100", "us", 1.02)
         for name in WAITS:

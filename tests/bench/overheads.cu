@@ -65,6 +65,13 @@ __global__ void arithmetic(float *out, int rounds) {
     out[blockIdx.x * blockDim.x + threadIdx.x] = a;
 }
 
+// out = a + b, which may be the same memory.
+__global__ void sum(float *out, const float *a, const float *b, size_t count) {
+    for (size_t at = blockIdx.x * size_t{blockDim.x} + threadIdx.x; at < count; at += size_t{gridDim.x} * blockDim.x) {
+        out[at] = a[at] + b[at];
+    }
+}
+
 double seconds_of(const std::function<void()> &work) {
     auto start = Clock::now();
     work();
@@ -488,6 +495,91 @@ double copy_inside() {
     return value;
 }
 
+// Memory of the program that is registered as long as this lives.
+class Registered {
+public:
+    explicit Registered(size_t bytes) : bytes_(bytes) {
+        CHECK(posix_memalign(&host_, 4096, bytes_) ? cudaErrorMemoryAllocation : cudaSuccess);
+        std::memset(host_, 1, bytes_);
+        CHECK(cudaHostRegister(host_, bytes_, cudaHostRegisterMapped));
+    }
+    Registered(const Registered &) = delete;
+    Registered &operator=(const Registered &) = delete;
+    ~Registered() {
+        CHECK(cudaHostUnregister(host_));
+        std::free(host_);
+    }
+    float *host() const { return static_cast<float *>(host_); }
+    float *device() const {
+        void *address;
+        CHECK(cudaHostGetDevicePointer(&address, host_, 0));
+        return static_cast<float *>(address);
+    }
+
+private:
+    void *host_;
+    size_t bytes_;
+};
+
+constexpr size_t registered_bytes = 64 << 20;
+
+// A copy of 64 MiB from or to registered memory, with the wait for it: bytes a second.
+double registered_copy(cudaMemcpyKind kind) {
+    Registered memory(registered_bytes);
+    void *device;
+    CHECK(cudaMalloc(&device, registered_bytes));
+    CHECK(cudaMemset(device, 1, registered_bytes));
+    bool is_to_device = kind == cudaMemcpyHostToDevice;
+    auto copy = [&] {
+        CHECK(cudaMemcpyAsync(is_to_device ? device : memory.host(), is_to_device ? memory.host() : device, registered_bytes, kind, 0));
+        settle();
+    };
+    copy();
+    double value = registered_bytes / each(9, 4, settle, copy, settle);
+    CHECK(cudaFree(device));
+    return value;
+}
+
+// Four streams, each of which computes a quarter of 64 MiB and copies it to registered memory.
+double registered_streams() {
+    constexpr int count = 4;
+    constexpr size_t part = registered_bytes / count, floats = part / sizeof(float);
+    Registered memory(registered_bytes);
+    float *device;
+    cudaStream_t streams[count];
+    CHECK(cudaMalloc(reinterpret_cast<void **>(&device), registered_bytes));
+    for (cudaStream_t &stream : streams) {
+        CHECK(cudaStreamCreate(&stream));
+    }
+    auto work = [&] {
+        for (int at = 0; at < count; ++at) {
+            sum<<<256, 256, 0, streams[at]>>>(device + at * floats, device + at * floats, device + at * floats, floats);
+            CHECK(cudaMemcpyAsync(memory.host() + at * floats, device + at * floats, part, cudaMemcpyDeviceToHost, streams[at]));
+        }
+        settle();
+    };
+    work();
+    double value = each(9, 4, settle, work, settle) * 1e6;
+    for (cudaStream_t stream : streams) {
+        CHECK(cudaStreamDestroy(stream));
+    }
+    CHECK(cudaFree(device));
+    return value;
+}
+
+// A kernel that adds two arrays of 16 MiB into a third, all in registered memory.
+double registered_mapped() {
+    constexpr size_t bytes = 16 << 20, floats = bytes / sizeof(float);
+    Registered a(bytes), b(bytes), c(bytes);
+    float *from = a.device(), *and_from = b.device(), *to = c.device();
+    auto work = [&] {
+        sum<<<256, 256>>>(to, from, and_from, floats);
+        settle();
+    };
+    work();
+    return each(9, 4, settle, work, settle) * 1e6;
+}
+
 // A hundred kernels, captured once, from launch to end.
 double graph100(void (*until_over)(cudaStream_t)) {
     cudaStream_t stream;
@@ -828,6 +920,10 @@ const Measurement measurements[] = {
     {"pinned_h2d", "B/s", [] { return copy_bulk(cudaMemcpyHostToDevice, true); }},
     {"pinned_d2h", "B/s", [] { return copy_bulk(cudaMemcpyDeviceToHost, true); }},
     {"copy_inside", "B/s", copy_inside},
+    {"registered_h2d", "B/s", [] { return registered_copy(cudaMemcpyHostToDevice); }},
+    {"registered_d2h", "B/s", [] { return registered_copy(cudaMemcpyDeviceToHost); }},
+    {"registered_streams", "us", registered_streams},
+    {"registered_mapped", "us", registered_mapped},
     {"arithmetic_rate", "1/s", arithmetic_rate},
     {"posted_10k", "operations", posted_10k},
     {"queries_10k", "operations", queries_10k},
