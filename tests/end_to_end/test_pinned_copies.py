@@ -8,31 +8,17 @@ import harness
 from .guests import end_with
 from .test_moves import TwoHosts, far, move
 from .test_programs import compiled
+from .test_waits import HOLDING
 
-COMMON = """
-#include <condition_variable>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <cuda.h>
-#include <cuda_runtime.h>
+COMMON = HOLDING + """
 #include <functional>
-#include <mutex>
-#define MUST(CALL) do { if (int error = (CALL)) { std::printf("%s: %d\\n", #CALL, error); std::exit(1); } } while (0)
 constexpr size_t count = 3000, pitch = 100, bytes = count * sizeof(unsigned);
 __global__ void fill(unsigned *words, unsigned value) { for (size_t at = threadIdx.x; at < count; at += 32) words[at] = value; }
-__global__ void until(volatile unsigned *word) { while (!*word) {} }
-static std::mutex mutex;
-static std::condition_variable changed;
-static bool opened = false;
+// Closes behind each stream that it held.
 static void gate(void *) {
-    std::unique_lock<std::mutex> lock(mutex);
-    changed.wait(lock, [] { return opened; });
+    wait(nullptr);
+    std::lock_guard<std::mutex> lock(mutex);
     opened = false;
-}
-static void open() {
-    { std::lock_guard<std::mutex> lock(mutex); opened = true; }
-    changed.notify_all();
 }
 static cudaStream_t stream() {
     cudaStream_t made;
@@ -71,10 +57,9 @@ int main(int, char **arguments) {
     if (!std::strcmp(how, "function")) MUST(cudaLaunchHostFunc(held, gate, nullptr));
     if (!std::strcmp(how, "kernel")) until<<<1, 1, 0, held>>>(word);
     if (!std::strcmp(how, "word")) {
-        CUresult (*wait)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
-        cudaDriverEntryPointQueryResult found;
-        MUST(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", reinterpret_cast<void **>(&wait), 12000, 0, &found));
-        MUST(wait(held, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
+        CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+        driver("cuStreamWaitValue32", wait_value);
+        MUST(wait_value(held, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
     }
     fill<<<1, 32, 0, held>>>(known, 8);
     fill<<<1, 32, 0, own>>>(other, 9);

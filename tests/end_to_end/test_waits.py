@@ -9,8 +9,8 @@ from .test_programs import compiled
 
 USER = f"uid {os.getuid()}"
 
-# Work holds a stream, with launches behind it, until the program has used another stream and a pool.
-WAITS = """
+# What a program needs that holds its streams until it calls open().
+HOLDING = """
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -18,9 +18,7 @@ WAITS = """
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <mutex>
-#include <thread>
-#include <vector>
-__global__ void add(unsigned *word) { atomicAdd(word, 1u); }
+#define MUST(CALL) do { if (int error = (CALL)) { std::printf("%s: %d\\n", #CALL, error); std::exit(1); } } while (0)
 __global__ void until(volatile unsigned *word) { while (!*word) {} }
 static std::mutex mutex;
 static std::condition_variable changed;
@@ -29,18 +27,24 @@ static void wait(void *) {
     std::unique_lock<std::mutex> lock(mutex);
     changed.wait(lock, [] { return opened; });
 }
-static void wait_callback(cudaStream_t, cudaError_t, void *) { wait(nullptr); }
 static void open() {
     { std::lock_guard<std::mutex> lock(mutex); opened = true; }
     changed.notify_all();
 }
-#define MUST(CALL) do { if (int error = (CALL)) { std::printf("%s: %d\\n", #CALL, error); std::exit(1); } } while (0)
-static unsigned *words;
-static cudaStream_t held, free_stream;
 template <typename Function> static void driver(const char *name, Function &function) {
     cudaDriverEntryPointQueryResult found;
     MUST(cudaGetDriverEntryPointByVersion(name, reinterpret_cast<void **>(&function), 12000, 0, &found));
 }
+"""
+
+# Work holds a stream, with launches behind it, until the program has used another stream and a pool.
+WAITS = HOLDING + """
+#include <thread>
+#include <vector>
+__global__ void add(unsigned *word) { atomicAdd(word, 1u); }
+static void wait_callback(cudaStream_t, cudaError_t, void *) { wait(nullptr); }
+static unsigned *words;
+static cudaStream_t held, free_stream;
 static void hold(const char *how) {
     if (!std::strcmp(how, "function")) MUST(cudaLaunchHostFunc(held, wait, nullptr));
     if (!std::strcmp(how, "callback")) MUST(cudaStreamAddCallback(held, wait_callback, nullptr, 0));

@@ -398,6 +398,21 @@ impl ProcessUsage {
     }
 }
 
+impl Sampling {
+    /// The nearest element of coordinates that wrap, as it is: a descriptor of zeros.
+    pub const NEAREST: Self = Self {
+        address_modes: [0; 3],
+        filter: 0,
+        flags: 0,
+        anisotropy: 0,
+        mipmap_filter: 0,
+        mipmap_bias: 0.0,
+        mipmap_min: 0.0,
+        mipmap_max: 0.0,
+        border: [0; 16],
+    };
+}
+
 impl LinkInput<'_> {
     /// Reads what `ImageLink` lists.
     ///

@@ -330,10 +330,8 @@ impl Region {
         if !self.is_shadow || state.gone || state.writers.is_empty() {
             return None;
         }
-        let complete = session.complete();
-        let is_over = |(progress, position): &&Posted| {
-            *position <= complete.max(progress.complete()) || awaited.includes(progress, *position)
-        };
+        let is_over =
+            |work: &&Posted| is_complete(work, session) || awaited.includes(&work.0, work.1);
         Some(Inquiry {
             writers: state.writers.iter().filter(is_over).cloned().collect(),
             changes: state.changes,

@@ -242,12 +242,7 @@ fn sampling(modes: u32, filter: u32, flags: u32) -> Sampling {
         address_modes: [modes; 3],
         filter,
         flags,
-        anisotropy: 0,
-        mipmap_filter: 0,
-        mipmap_bias: 0.0,
-        mipmap_min: 0.0,
-        mipmap_max: 0.0,
-        border: [0; 16],
+        ..Sampling::NEAREST
     }
 }
 

@@ -30,12 +30,8 @@ fn sampling(filter: u32, levels: f32) -> Sampling {
         address_modes: [0; 3],
         filter,
         flags: NORMALIZED,
-        anisotropy: 0,
-        mipmap_filter: 0,
-        mipmap_bias: 0.0,
-        mipmap_min: 0.0,
         mipmap_max: levels,
-        border: [0; 16],
+        ..Sampling::NEAREST
     }
 }
 

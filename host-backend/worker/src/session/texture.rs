@@ -21,18 +21,17 @@ const SMALLEST: ArrayShape = ArrayShape {
     flags: CUDA_ARRAY3D_SURFACE_LDST,
     levels: 0,
 };
-/// Points sampled at integers.
-const PLAINEST: Sampling = Sampling {
-    address_modes: [0; 3],
-    filter: 0,
-    flags: 0,
-    anisotropy: 0,
-    mipmap_filter: 0,
-    mipmap_bias: 0.0,
-    mipmap_min: 0.0,
-    mipmap_max: 0.0,
-    border: [0; 16],
-};
+
+/// Creates an object of an array that is destroyed right away.
+fn of_passing_array<T>(
+    gpu: &mut Gpu,
+    create: impl FnOnce(&mut Gpu, ArrayId) -> paragpu_device::Result<T>,
+) -> Outcome<T> {
+    let array = gpu.array_create(&SMALLEST)?;
+    let created = create(gpu, array);
+    gpu.array_destroy(array)?;
+    Ok(created?)
+}
 
 /// An array of the guest.
 #[derive(Debug)]
@@ -133,20 +132,18 @@ impl Textures {
     /// use is undefined.
     pub(crate) fn texture_without_array(&mut self, gpu: &mut Gpu, texture: u64) -> Outcome<()> {
         self.textures.check_free(texture)?;
-        let array = gpu.array_create(&SMALLEST)?;
-        let created = gpu.texture_create(TextureResource::Array(array), &PLAINEST, None);
-        gpu.array_destroy(array)?;
-        self.textures.insert(texture, created?);
+        let created = of_passing_array(gpu, |gpu, array| {
+            gpu.texture_create(TextureResource::Array(array), &Sampling::NEAREST, None)
+        })?;
+        self.textures.insert(texture, created);
         Ok(())
     }
 
     /// Creates a surface object whose array is gone.
     pub(crate) fn surface_without_array(&mut self, gpu: &mut Gpu, surface: u64) -> Outcome<()> {
         self.surfaces.check_free(surface)?;
-        let array = gpu.array_create(&SMALLEST)?;
-        let created = gpu.surface_create(array, 0);
-        gpu.array_destroy(array)?;
-        self.surfaces.insert(surface, created?);
+        let created = of_passing_array(gpu, |gpu, array| gpu.surface_create(array, 0))?;
+        self.surfaces.insert(surface, created);
         Ok(())
     }
 

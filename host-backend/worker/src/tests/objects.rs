@@ -471,15 +471,8 @@ fn arrays_and_textures() {
     assert_eq!(guest.counters().device_memory, 64 * 64 * 16);
 
     let sampling = Sampling {
-        address_modes: [0; 3],
         filter: 1,
-        flags: 0,
-        anisotropy: 0,
-        mipmap_filter: 0,
-        mipmap_bias: 0.0,
-        mipmap_min: 0.0,
-        mipmap_max: 0.0,
-        border: [0; 16],
+        ..Sampling::NEAREST
     };
     let view = ResourceView {
         format: 0,

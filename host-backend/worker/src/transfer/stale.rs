@@ -3,6 +3,7 @@
 
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::decode_all;
+use paragpu_protocol::handle::ArrayHandle;
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::table::{SurfaceCreate, TextureCreate};
 use paragpu_protocol::types::TextureResource;
@@ -12,6 +13,8 @@ use super::state::{StateError, device};
 use crate::error::Outcome;
 use crate::live::Recorded;
 use crate::session::Session;
+use crate::session::gpu::Gpu;
+use crate::session::texture::Textures;
 
 impl Session {
     /// Carries out the call if it creates a texture or surface object without its memory. The
@@ -23,12 +26,9 @@ impl Session {
     pub(super) fn recreate_stale(&mut self, call: &Recorded) -> Result<bool, StateError> {
         if call.number == SurfaceCreate::INFO.number {
             let SurfaceCreate { surface, array, .. } = decode_all(&call.payload)?;
-            if self.objects.textures.array(array.0).is_ok() {
-                return Ok(false);
-            }
-            let textures = &mut self.objects.textures;
-            let created = textures.surface_without_array(&mut self.gpu, surface.0);
-            return self.adopt(created, call);
+            return self.recreate_without(array, call, |textures, gpu| {
+                textures.surface_without_array(gpu, surface.0)
+            });
         }
         if call.number != TextureCreate::INFO.number {
             return Ok(false);
@@ -39,16 +39,23 @@ impl Session {
             TextureResource::Level(of) => of.array,
             TextureResource::Linear(linear) => return self.recreate_unmapped(linear.address, call),
         };
-        if self.objects.textures.array(array.0).is_ok() {
-            return Ok(false);
-        }
-        let textures = &mut self.objects.textures;
-        let created = textures.texture_without_array(&mut self.gpu, texture.0);
-        self.adopt(created, call)
+        self.recreate_without(array, call, |textures, gpu| {
+            textures.texture_without_array(gpu, texture.0)
+        })
     }
 
-    fn adopt(&mut self, created: Outcome<()>, call: &Recorded) -> Result<bool, StateError> {
-        refused(created)?;
+    /// Creates an object without its array, unless there is one, and records it.
+    fn recreate_without(
+        &mut self,
+        array: ArrayHandle,
+        call: &Recorded,
+        create: impl FnOnce(&mut Textures, &mut Gpu) -> Outcome<()>,
+    ) -> Result<bool, StateError> {
+        let textures = &mut self.objects.textures;
+        if textures.array(array.0).is_ok() {
+            return Ok(false);
+        }
+        refused(create(textures, &mut self.gpu))?;
         if let Some(change) = call.change()? {
             refused(self.objects.live.adopt(&change, call))?;
         }
@@ -74,8 +81,7 @@ impl Session {
 
 #[cfg(all(test, feature = "software"))]
 mod tests {
-    use paragpu_protocol::handle::DeviceAddress;
-    use paragpu_protocol::handle::{ArrayHandle, SurfaceHandle, TextureHandle};
+    use paragpu_protocol::handle::{DeviceAddress, SurfaceHandle, TextureHandle};
     use paragpu_protocol::table::{
         ArrayCreate, ArrayDestroy, MemMap, MemUnmap, SurfaceDestroy, TextureDestroy,
     };

@@ -336,14 +336,7 @@ impl Program {
 pub(super) fn sampling() -> Sampling {
     Sampling {
         address_modes: [1; 3],
-        filter: 0,
-        flags: 0,
-        anisotropy: 0,
-        mipmap_filter: 0,
-        mipmap_bias: 0.0,
-        mipmap_min: 0.0,
-        mipmap_max: 0.0,
-        border: [0; 16],
+        ..Sampling::NEAREST
     }
 }
 
