@@ -93,6 +93,8 @@ pub struct Build<'a> {
     /// Distances of the functions from there, and their number.
     window: [u32; WINDOW],
     functions: usize,
+    /// As [`anchor`](Self::anchor) gives it.
+    anchor: (u32, [u32; 2]),
     entries: &'a str,
     written: &'a str,
 }
@@ -214,6 +216,7 @@ impl<'a> Build<'a> {
             first: small(window.next())?,
             window: [0; WINDOW],
             functions: 0,
+            anchor: (0, [0; 2]),
             entries: "",
             written: "",
         };
@@ -225,6 +228,10 @@ impl<'a> Build<'a> {
         if build.functions < MIN_WINDOW {
             return Err(Error::Malformed);
         }
+        let pairs = build.window().windows(2).filter_map(<[u32]>::first_chunk);
+        if let Some((skipped, pair)) = (0u32..).zip(pairs).max_by_key(|(_, [large, _])| *large) {
+            build.anchor = (skipped, *pair);
+        }
         build.entries = value_of(lines, "entries")?;
         build.written = value_of(lines, "written")?;
         Ok(build)
@@ -234,6 +241,13 @@ impl<'a> Build<'a> {
     #[must_use]
     pub fn window(&self) -> &[u32] {
         self.window.get(..self.functions).unwrap_or_default()
+    }
+
+    /// The largest of these distances and the one behind it, and how many are before them. Most
+    /// functions are short, so few objects have these two by chance.
+    #[must_use]
+    pub fn anchor(&self) -> (u32, [u32; 2]) {
+        self.anchor
     }
 
     /// The oldest release that contains it.

@@ -3,7 +3,8 @@
 //! A linker keeps the static runtime's code in one piece. `.eh_frame_hdr`
 //! lists the start of every function in order, also after `strip`. A run of [`WINDOW`]
 //! distances gives the possible position of a build, and the hash of the bytes there
-//! confirms it. Only an equal hash counts.
+//! confirms it. Only an equal hash counts. Of a run, the two distances that are rare are
+//! looked for first ([`Build::anchor`]): a program waits for this at its start.
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -48,7 +49,7 @@ pub fn search<'a: 'f, 'f, R: Raw>(
     let Some(starts) = image.starts() else {
         return;
     };
-    let heads = WindowFilter::new(builds.clone());
+    let anchors = AnchorFilter::new(builds.clone());
     let mut bytes = [0u8; CHUNK * 8];
     let mut index = 0;
     // Starts of the two functions before the current one.
@@ -66,11 +67,11 @@ pub fn search<'a: 'f, 'f, R: Raw>(
             let first = old.wrapping_sub(older).cast_unsigned();
             let second = start.wrapping_sub(old).cast_unsigned();
             (older, old) = (old, start);
-            if heads.may_be(first, second)
-                && let Some(at) = index.checked_sub(2)
-            {
+            if anchors.may_be([first, second]) {
                 for build in builds.clone() {
-                    if build.window().starts_with(&[first, second])
+                    let (skipped, anchor) = build.anchor();
+                    if anchor == [first, second]
+                        && let Some(at) = index.checked_sub(2 + skipped)
                         && let Some(block) = locate(image, &starts, at, build)
                     {
                         let exact = hash(image, block, build) == Some(build.hash);
@@ -88,37 +89,31 @@ pub fn search<'a: 'f, 'f, R: Raw>(
     }
 }
 
-/// The first two distances of each build's window, as a filter.
-struct WindowFilter([u64; 4]);
+/// The anchors of builds, as a filter.
+struct AnchorFilter([u64; 16]);
 
-impl WindowFilter {
+impl AnchorFilter {
     fn new<'a: 'f, 'f>(builds: impl Iterator<Item = &'f Build<'a>>) -> Self {
-        let mut heads = Self([0; 4]);
+        let mut anchors = Self([0; 16]);
         for build in builds {
-            let [first, second, ..] = *build.window() else {
-                continue;
-            };
-            let (word, bit) = Self::place(first, second);
-            if let Some(word) = heads.0.get_mut(word) {
+            let (_, anchor) = build.anchor();
+            let (word, bit) = Self::place(anchor);
+            if let Some(word) = anchors.0.get_mut(word) {
                 *word |= bit;
             }
         }
-        heads
+        anchors
     }
 
-    fn place(first: u32, second: u32) -> (usize, u64) {
-        let mixed = (first ^ second.rotate_left(13)).wrapping_mul(0x9e37_79b9) >> 24;
-        (
-            mixed
-                .to_le_bytes()
-                .first()
-                .map_or(0, |&byte| usize::from(byte >> 6)),
-            1 << (mixed & 63),
-        )
+    /// Which word a pair of distances has, and which bit of it.
+    fn place([first, second]: [u32; 2]) -> (usize, u64) {
+        let mixed = (first ^ second.rotate_left(13)).wrapping_mul(0x9e37_79b9);
+        let [.., high] = mixed.to_le_bytes();
+        (usize::from(high >> 4), 1 << (mixed >> 22 & 63))
     }
 
-    fn may_be(&self, first: u32, second: u32) -> bool {
-        let (word, bit) = Self::place(first, second);
+    fn may_be(&self, distances: [u32; 2]) -> bool {
+        let (word, bit) = Self::place(distances);
         self.0.get(word).is_some_and(|word| word & bit != 0)
     }
 }
