@@ -4,8 +4,8 @@ memory while they move, and no write is lost."""
 import os
 import subprocess
 import tempfile
-import threading
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import harness
@@ -122,25 +122,27 @@ class Shared(Pair):
             self.assertIn("shares device memory", errors)
         self.check((owner, taker), 0)
 
-    def test_they_stay_if_another_joins_them(self):
+    def test_others_join_them_while_they_stop(self):
         owner, (taker,), handle = self.sharers(("unix",))
-        # While it waits for itself, nothing stops.
-        spinning = self.guest("unix", "spin")
-        read_until(spinning, "spinning")
-        moved = []
-        moving = threading.Thread(target=lambda: moved.extend(migrate(self.one, "--vm", USER, *self.to(self.two))))
-        moving.start()
-        eventually(lambda: "is not complete, so it continues" in self.one.log(), "a session was asked to stop")
-        late = self.program("unix", PROGRAM, "take", handle)
-        read_until(late, "ready")
-        moving.join()
-        self.assertNotEqual(moved[0], 0, moved)
-        self.assertFalse(any(session["moved"] for session in moved[1]), moved)
-        spinning.kill()
-        for process in (owner, late):
+        # While its kernel waits for it, it does not stop.
+        waiting = self.guest("unix", "await")
+        read_until(waiting, "waiting")
+        with ThreadPoolExecutor() as pool:
+            moving = pool.submit(migrate, self.one, "--vm", USER, *self.to(self.two))
+            eventually(lambda: "is not complete, so it continues" in self.one.log(), "a session was asked to stop")
+            late = [self.program(communicator, PROGRAM, "take", handle) for communicator in ("unix", "shm")]
+            for process in late:
+                read_until(process, "ready")
+            self.assertFalse(moving.done())
+            self.assertEqual(tell(waiting, "go on"), "answered")
+            code, moved, errors = moving.result()
+        self.assertEqual(code, 0, f"{moved} {errors}\n{self.one.log()}\n{self.two.log()}")
+        self.left(self.one)
+        everybody = (owner, taker, *late)
+        for process in everybody:
             self.assertEqual(tell(process, "busy"), "busy")
-        total = sum(int(tell(process, "stop").split()[1]) for process in (owner, late))
-        self.check((owner, taker, late), total)
+        total = sum(int(tell(process, "stop").split()[1]) for process in everybody)
+        self.check(everybody, total)
 
     def test_both_share_with_each_other(self):
         first, (second,), _ = self.sharers(("unix",))

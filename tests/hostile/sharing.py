@@ -4,11 +4,12 @@ import os
 import resource
 import socket
 import struct
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import wire
 from files import paragpu
-from field import ARENA, CHUNK, ENDLESS, SHADOWS, STRIDE, Field, attack, descriptors, expect, resident, until
+from field import ARENA, CHUNK, ENDLESS, PATIENCE, SHADOWS, STRIDE, Field, attack, descriptors, expect, resident, until
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
 
@@ -129,7 +130,7 @@ def offers_that_take_the_daemons_descriptors(field):
 
 @attack
 def memory_that_is_shared_while_it_moves(field):
-    """Who opens handles again and again ends two moves of its VM, and no third."""
+    """Who does not move along and opens handles again and again ends two moves of its VM, and no third."""
     other, vm = Field(), f"uid {os.getuid()}"
     try:
         owner, busy, cases = field.session(), field.session(), 0
@@ -142,7 +143,8 @@ def memory_that_is_shared_while_it_moves(field):
                 order = ("migrate", "--vm", vm, "--to", f"unix://{other.daemon.socket}")
                 moving = pool.submit(paragpu, field, *order, timeout=100)
                 until("moving", lambda: all(one["activity"] == "moving" for one in field.daemon.sessions()))
-                late = field.session()
+                # A connection for queries, by its own account.
+                late = field.session(pid=0)
                 try:
                     late.call("MemTake", address=ARENA + 8 * CHUNK, size=CHUNK, token=token)
                     expect(left > 0, "a program keeps its VM from moving for good")
@@ -159,6 +161,45 @@ def memory_that_is_shared_while_it_moves(field):
                 cases += 1
         expect(owner.call("Ping", value=1)[0] == 1, "a session is lost in its move")
     finally:
+        other.close()
+    return cases
+
+
+@attack
+def sessions_that_begin_without_end_while_they_move(field):
+    """They do not keep the others of their VM from moving."""
+    other, vm, over = Field(), f"uid {os.getuid()}", threading.Event()
+
+    def begin():
+        begun = 0
+        while not over.is_set():
+            session = wire.Session(field.daemon.socket, deadline=PATIENCE)
+            expect(session.call("Ping", value=begun)[0] == begun, "a new session does not answer")
+            session.send_frame(wire.GOODBYE, 0, 0, b"")
+            session.socket.close()
+            begun += 1
+        return begun
+
+    try:
+        owner, busy = field.session(), field.session()
+        owner.call("MemMap", address=ARENA, size=CHUNK)
+        # It does not stop before its program says so.
+        busy.post("HostFuncLaunch", stream=0, id=1)
+        order = ("migrate", "--vm", vm, "--to", f"unix://{other.daemon.socket}")
+        with ThreadPoolExecutor(5) as pool:
+            moving = pool.submit(paragpu, field, *order, timeout=100)
+            until("moving", lambda: any(one["activity"] == "moving" for one in field.daemon.sessions()))
+            begins = [pool.submit(begin) for _ in range(4)]
+            until("several begin", lambda: max(one["id"] for one in field.daemon.sessions()) > 10)
+            busy.post("HostFuncDone", id=1)
+            moved = moving.result()
+            over.set()
+            cases = sum(one.result() for one in begins)
+        expect(moved is not None and moved.returncode == 0, f"sessions that begin keep another one from moving: {moved}")
+        expect(owner.call("Ping", value=1)[0] == 1, "a session is lost in its move")
+        until("over", lambda: len(field.daemon.sessions()) == 0 and len(other.daemon.sessions()) == 2)
+    finally:
+        over.set()
         other.close()
     return cases
 

@@ -368,7 +368,8 @@ pub struct Migrate {
     /// The same, as scripts for earlier builds have it.
     #[arg(long = "session", value_name = "ID", group = "which", hide = true)]
     pub named_session: Option<u64>,
-    /// Move all sessions of this VM: all arrive, or all stay.
+    /// Move all sessions of this VM: all arrive, or all stay. Those that begin
+    /// meanwhile move along.
     #[arg(long, value_name = "NAME", group = "which", add = Candidates::new(completions::vms))]
     pub vm: Option<String>,
     /// Move all sessions on this GPU, each independently; the GPU's number in

@@ -269,11 +269,10 @@ impl Agent {
             },
             Response::Moved { sessions } => {
                 self.asked = None;
-                let stayed = sessions.iter().find(|session| !session.moved);
                 let pauses = sessions.iter().map(|one| one.figures.longest_delay_ms);
                 say(&FromAgent::Carried {
                     pause: pauses.fold(0.0, f64::max),
-                    error: stayed.map(why),
+                    error: failure(&sessions),
                 })
             }
             Response::Done(_) => match self.asked.take() {
@@ -322,14 +321,48 @@ impl Agent {
     }
 }
 
-fn why(moved: &Moved) -> String {
+/// Why the move of a lease failed, if it did. Its sessions move or stay together, except that
+/// one that began during the move may stay alone: it ends with the lease here.
+fn failure(sessions: &[Moved]) -> Option<String> {
+    if sessions.iter().any(|session| session.moved) {
+        return None;
+    }
     let unknown = || "a session stayed".to_owned();
-    moved.error.clone().unwrap_or_else(unknown)
+    let stayed = sessions.first()?;
+    Some(stayed.error.clone().unwrap_or_else(unknown))
 }
 
 fn answer(asked: &Asked, error: Option<String>) -> FromAgent {
     match asked {
         Asked::Carry => FromAgent::Carried { pause: 0.0, error },
         Asked::Restore => FromAgent::Restored { error },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paragpu_control::admin::Figures;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_moves_unless_all_sessions_stay() {
+        let session = |error: Option<&str>| Moved {
+            session: 1,
+            vm: "lease".into(),
+            moved: error.is_none(),
+            error: error.map(Into::into),
+            figures: Figures::default(),
+        };
+        let (moved, stayed) = (session(None), session(Some("no room")));
+        for (sessions, expected) in [
+            (vec![], None),
+            (vec![moved.clone()], None),
+            // Those that moved would be lost with the new lease.
+            (vec![moved, stayed.clone()], None),
+            (vec![stayed.clone(), stayed], Some("no room".to_owned())),
+        ] {
+            assert_eq!(failure(&sessions), expected);
+        }
     }
 }

@@ -230,13 +230,7 @@ impl Attendant {
             ToWorker::Again(again) => {
                 *self.again.lock() = again;
             }
-            ToWorker::Migrate(migrate) => match departure(migrate, fds) {
-                Some(departure) => self.order(Order::Migrate(departure)),
-                None => {
-                    let reason = "the order to move came with the wrong descriptors";
-                    self.orders.refuse(reason.into());
-                }
-            },
+            ToWorker::Migrate(migrate) => self.order_migration(migrate, fds),
             ToWorker::Resumed => self.orders.resume(),
             ToWorker::Exchanged {
                 request,
@@ -261,6 +255,17 @@ impl Attendant {
                 tracing::error!(
                     "the daemon sent a message that a worker with a session does not expect"
                 );
+            }
+        }
+    }
+
+    /// Queues the daemon's order to move.
+    pub(crate) fn order_migration(&self, migrate: Migrate, fds: Vec<OwnedFd>) {
+        match departure(migrate, fds) {
+            Some(departure) => self.order(Order::Migrate(departure)),
+            None => {
+                let reason = "the order to move came with the wrong descriptors";
+                self.orders.refuse(reason.into());
             }
         }
     }

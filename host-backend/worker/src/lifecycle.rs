@@ -117,6 +117,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         patience,
         identity,
         origin,
+        moves,
         share,
         door,
         own,
@@ -173,7 +174,13 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         again: Mutex::default(),
         patience,
     };
-    serve(&mut served, beginning.calls, &Arc::new(attendant))
+    let attendant = Arc::new(attendant);
+    served.transfer.set_orders(Arc::clone(&attendant.orders));
+    if let Some((migrate, fds)) = moves {
+        served.transfer.hold_calls();
+        attendant.order_migration(migrate, fds);
+    }
+    serve(&mut served, beginning.calls, &attendant)
 }
 
 /// How a session begins.
@@ -250,7 +257,6 @@ fn turns(daemon: &Arc<DaemonLink>) -> Arc<Turns> {
 /// Serves the session to its end.
 fn serve(served: &mut Session, calls: FirstCalls, attendant: &Arc<Attendant>) -> ! {
     let (session, patience) = (attendant.session, attendant.patience);
-    served.transfer.set_orders(Arc::clone(&attendant.orders));
     served.sharing.exchange = Arc::clone(&attendant.exchange);
     let exchange = Arc::clone(&attendant.exchange);
     served.memory.set_divider(exchange);

@@ -63,6 +63,12 @@ impl Session {
         let end = loop {
             // First the orders: one that came before the receiver could be woken ends no wait.
             let turned = match self.carry_out_orders(receiver.as_mut()) {
+                Ok(()) if self.transfer.holds_calls() => {
+                    // No call waits for the next step of the move: all do.
+                    self.transfer.caught_up();
+                    std::thread::sleep(MOVING);
+                    Ok(())
+                }
                 Ok(()) => self.turn(receiver.as_mut()),
                 ended => ended,
             };

@@ -10,6 +10,7 @@
 //!              │ ────────────── Own ─────────────► │   + directory; if VMs have their own users
 //!              │ ───────────── Quota ────────────► │   + memfds: accounts of the VM, in all and on the GPU
 //!              │ ───────────── Door ─────────────► │   + listening socket
+//!              │ ──────────── Migrate ───────────► │   + link and gates; if the session moves at once
 //!              │ ── Assign | Arrive | Restore ───► │   + descriptors
 //!              │ ◄─ Report::Progress ───────────── │   of Arrive and Restore
 //!              │ ◄─ Report::Done | ::Failed ────── │   of Restore
@@ -126,7 +127,8 @@ pub enum ToWorker {
         /// When the guest's certificate expires, in seconds since 1970; 0 if it showed none.
         expires: u64,
     },
-    /// Migrate the session to another worker.
+    /// Migrate the session to another worker. Before [`Assign`](Self::Assign): the session executes
+    /// no call before it is stopped.
     Migrate(Migrate),
     /// The answer to [`Report::Resumes`], unless all sessions are stopped by now.
     Resumed,

@@ -500,7 +500,7 @@ impl Broker {
             _ => token,
         };
         let gpu = facts.device.clone();
-        let begun = Session {
+        let mut begun = Session {
             facts,
             process: waiting.process(),
             token: kept,
@@ -509,6 +509,7 @@ impl Broker {
             arrives: arrival.is_some(),
             counters: None,
         };
+        let joins = self.joins(&mut begun);
         let Some(pid) = self.begin_session(begun, &assign, &fds) else {
             if let Some(worker) = self.workers.get_mut(key) {
                 // It just died, or is about to.
@@ -526,6 +527,9 @@ impl Broker {
             communicator = request.communicator,
             "session begins"
         );
+        if let Some(joins) = joins {
+            self.join(joins, session);
+        }
         true
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use paragpu_control::admin::{Figures, Moved};
 use paragpu_control::worker::{Route, Step};
 
+use super::departure::Joining;
 use super::order::Outcome;
 use crate::link::Destination;
 
@@ -33,6 +34,8 @@ pub(super) struct Migration {
     /// Those still in progress, by key of the worker.
     pub(super) members: BTreeMap<u64, Member>,
     pub(super) stage: Stage,
+    /// What further sessions need to join, if a whole VM moves.
+    pub(super) joining: Option<Joining>,
     /// The other daemon to which they move.
     pub(super) to: Option<Destination>,
     /// Why all stay, if no session reports it: the time limit from the stop to the commit
@@ -49,6 +52,18 @@ pub(super) struct Member {
     pub(super) successor: Option<u64>,
     /// The gate at which it waits for the others, if it does.
     pub(super) step: Option<Step>,
+    pub(super) part: Part,
+}
+
+/// When a session began, and which gates wait for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Before the order. All gates wait.
+    First,
+    /// During pre-copy. All gates but the first wait, which new sessions could delay without end.
+    Joined,
+    /// After pre-copy, and it has executed no call. No gate waits: it shares nothing yet.
+    Late,
 }
 
 /// The progress of sessions that move together.
@@ -64,7 +79,8 @@ pub(super) struct Member {
 ///
 /// If a member's program ends, the others continue. The migration is complete when
 /// no member is left, in any stage. If the daemon dies, its ends of the gates
-/// close, and all sessions stay.
+/// close, and all sessions stay. A session of the VM that begins meanwhile
+/// [joins](Part).
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Each moves on its own, and there are no gates.
@@ -113,6 +129,15 @@ impl Stage {
     pub(super) fn give_up(&mut self) {
         if self.is_undecided() {
             *self = Self::Staying;
+        }
+    }
+
+    /// The part of a session that begins now. `None` if it stays.
+    fn part_of_new(&self) -> Option<Part> {
+        match self {
+            Self::Copying { .. } => Some(Part::Joined),
+            Self::Stopping { .. } | Self::Stopped { .. } | Self::Committed => Some(Part::Late),
+            Self::Alone | Self::Staying => None,
         }
     }
 
@@ -219,6 +244,26 @@ impl Stage {
 }
 
 impl Migration {
+    /// The part of a session of the VM that begins now. `None` if it stays, because the last
+    /// session that was there at the order has left: otherwise a move might never end.
+    pub(super) fn part_of_new(&self) -> Option<Part> {
+        let mut members = self.members.values();
+        let lasts = members.any(|it| it.part == Part::First);
+        self.stage.part_of_new().filter(|_| lasts)
+    }
+
+    /// The step that all have reached for which the gates wait.
+    pub(super) fn step(&self) -> Option<Step> {
+        let all_are_late = self.members.values().all(|it| it.part == Part::Late);
+        let members = self.members.values();
+        let steps = members.filter_map(|it| match it.part {
+            Part::Late if !all_are_late => None,
+            Part::Joined => Some(it.step.max(Some(Step::Copied))),
+            Part::First | Part::Late => Some(it.step),
+        });
+        steps.min().flatten()
+    }
+
     /// The reason why a session stays, with the destination, which it may concern.
     pub(super) fn reason(&self, error: String) -> String {
         let to = self.to.as_ref().map(Destination::to_string);
@@ -277,6 +322,76 @@ mod tests {
         assert_eq!(stage.overdue(late), Some(reason));
         let stage = stage.advance(Some(Step::Complete), false);
         assert_eq!(stage.overdue(late), None);
+    }
+
+    fn member(session: u64, part: Part, step: Option<Step>) -> Member {
+        Member {
+            session,
+            vm: "one".into(),
+            successor: None,
+            step,
+            part,
+        }
+    }
+
+    /// A migration of these members.
+    fn migration(members: impl IntoIterator<Item = Member>) -> Migration {
+        let members = members.into_iter().map(|member| (member.session, member));
+        Migration {
+            console: 0,
+            single: false,
+            members: members.collect(),
+            stage: Stage::Staying,
+            joining: None,
+            to: None,
+            why: None,
+            over: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn new_sessions_delay_no_gate_that_they_need_not() {
+        use Part::{First, Joined, Late};
+        use Step::{Complete, Copied, Stopped};
+        for (steps, expected) in [
+            (vec![(First, None), (Joined, None)], None),
+            (vec![(First, Some(Copied)), (Joined, None)], Some(Copied)),
+            (vec![(First, Some(Stopped)), (Joined, None)], Some(Copied)),
+            (
+                vec![(First, Some(Complete)), (Joined, Some(Stopped))],
+                Some(Stopped),
+            ),
+            (vec![(First, Some(Stopped)), (Late, None)], Some(Stopped)),
+            // The programs of the others have ended.
+            (vec![(Joined, None), (Late, None)], Some(Copied)),
+            (
+                vec![(Late, Some(Stopped)), (Late, Some(Copied))],
+                Some(Copied),
+            ),
+            (vec![], None),
+        ] {
+            let members = steps.iter().zip(1..);
+            let members = members.map(|((part, step), id)| member(id, *part, *step));
+            assert_eq!(migration(members).step(), expected, "{steps:?}");
+        }
+    }
+
+    #[test]
+    fn new_sessions_take_part_as_long_as_old_ones_move() {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let ((_stops, stop), (_rests, rest), (_commits, commit)) = (pipe(), pipe(), pipe());
+        let mut moves = migration([member(1, Part::First, None)]);
+        assert_eq!(moves.part_of_new(), None);
+        moves.stage = Stage::together([stop, rest, commit], None);
+        assert_eq!(moves.part_of_new(), Some(Part::Joined));
+        for step in [Step::Copied, Step::Stopped, Step::Complete] {
+            let stage = std::mem::replace(&mut moves.stage, Stage::Staying);
+            moves.stage = stage.advance(Some(step), false);
+            assert_eq!(moves.part_of_new(), Some(Part::Late), "{step:?}");
+        }
+        assert!(matches!(moves.stage, Stage::Committed));
+        moves.members = [(2, member(2, Part::Late, None))].into();
+        assert_eq!(moves.part_of_new(), None, "only new ones are left");
     }
 
     #[test]

@@ -3,38 +3,25 @@
 //! Sessions that move together pass three gates, each a pipe: see [`Stage`].
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use paragpu_config::Communicator;
 use paragpu_control::admin::{Migrate, Moved, Response};
-use paragpu_control::worker::{self, Route, Step, ToWorker};
-use paragpu_protocol::codec::Text;
-use paragpu_protocol::handshake::{ANY_DEVICE, Arrive, MAGIC, VERSION};
+use paragpu_control::worker::{Route, Step, ToWorker};
+use paragpu_protocol::handshake::ANY_DEVICE;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::Broker;
-use super::migration::{Member, Migration, Stage};
+use super::departure::{Joining, MoveOptions};
+use super::migration::{Member, Migration, Part, Stage};
 use super::order::{Kind, Ordered, Outcome};
-use super::token::token;
-use crate::link::{Destination, announce};
+use crate::link::Destination;
 use crate::listener::Peer;
 
 /// Maximum number of moves of a VM that end because one of its programs shares memory
 /// meanwhile.
 const SPOILED: u32 = 2;
-
-/// The destination and options of an order.
-struct MoveOptions {
-    place: Destination,
-    /// It is another daemon.
-    elsewhere: bool,
-    local: bool,
-    wanted: u32,
-    communicator: String,
-    precopy: bool,
-    hand_over: bool,
-}
 
 impl Broker {
     pub(super) fn order_migration(
@@ -95,7 +82,7 @@ impl Broker {
             let keeps = [&facts.communicator, ""].contains(&goal.communicator.as_str());
             !goal.local || !keeps
         })?;
-        self.begin(console, migrate, &sessions, &goal)
+        self.begin(console, migrate, &sessions, goal)
     }
 
     fn check_gpu(&self, gpu: u32) -> Result<(), String> {
@@ -150,7 +137,7 @@ impl Broker {
         console: u64,
         migrate: &Migrate,
         sessions: &[u64],
-        goal: &MoveOptions,
+        goal: MoveOptions,
     ) -> Result<(), String> {
         let together = migrate.vm.is_some();
         if migrate.gpu.is_none() {
@@ -159,22 +146,22 @@ impl Broker {
                 self.orderable(*session)?;
             }
         }
-        let mut read_ends = None;
+        let mut gates = None;
         let mut stage = Stage::Alone;
         if together {
             let failed = |error| format!("cannot create a pipe: {error}");
             let (stops, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
             let (rests, rest) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
             let (commits, commit) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
-            read_ends = Some([stops, rests, commits]);
+            gates = Some([stops, rests, commits]);
             stage = Stage::together([stop, rest, commit], migrate.most_pause_ms);
         }
         let id = self.counts.key();
         let mut members = BTreeMap::new();
         let mut over = Vec::new();
         for session in sessions {
-            let member = self.member(*session);
-            match self.depart(console, id, *session, goal, read_ends.as_ref()) {
+            let member = self.member(*session, Part::First);
+            match self.depart(console, id, *session, &goal, gates.as_ref()) {
                 Ok(key) => {
                     members.insert(key, member);
                 }
@@ -188,6 +175,12 @@ impl Broker {
         tracing::info!(
             sessions = members.len(), to = %goal.place, together, "a migration begins"
         );
+        let to = goal.elsewhere.then(|| goal.place.clone());
+        let joining = migrate.vm.clone().zip(gates).map(|(vm, gates)| Joining {
+            vm,
+            options: goal,
+            gates,
+        });
         self.await_members(
             id,
             Migration {
@@ -195,7 +188,8 @@ impl Broker {
                 single: migrate.session.is_some(),
                 members,
                 stage,
-                to: goal.elsewhere.then(|| goal.place.clone()),
+                joining,
+                to,
                 why: None,
                 over,
             },
@@ -209,13 +203,14 @@ impl Broker {
         self.advance_migration(id);
     }
 
-    fn member(&self, session: u64) -> Member {
+    pub(super) fn member(&self, session: u64, part: Part) -> Member {
         let found = self.workers.session(session);
         Member {
             session,
             vm: found.map_or_else(String::new, |found| found.facts.vm.clone()),
             successor: None,
             step: None,
+            part,
         }
     }
 
@@ -237,7 +232,7 @@ impl Broker {
             if goes_over && migrate.session.is_none() {
                 continue;
             }
-            let member = self.member(*session);
+            let member = self.member(*session, Part::First);
             match self.relocate(console, id, *session, communicator) {
                 Ok(key) => {
                     members.insert(key, member);
@@ -253,6 +248,7 @@ impl Broker {
                 single: migrate.session.is_some(),
                 members,
                 stage: Stage::Alone,
+                joining: None,
                 to: None,
                 why: None,
                 over,
@@ -263,60 +259,23 @@ impl Broker {
 
     /// Announces a session to the destination, and orders its worker to move it there.
     /// Returns the worker's key.
-    fn depart(
+    pub(super) fn depart(
         &mut self,
         console: u64,
         id: u64,
         session: u64,
-        goal: &MoveOptions,
+        options: &MoveOptions,
         gates: Option<&[OwnedFd; 3]>,
     ) -> Result<u64, String> {
         let key = self.orderable(session)?;
         let Some(found) = self.workers.session_mut(session) else {
             return Err(format!("there is no session {session}"));
         };
-        if found.token == [0; 16] && !goal.elsewhere {
-            found.mark = token();
-        }
-        let facts = &found.facts;
-        // The connection is handed over if possible.
-        let follows = match (goal.local, goal.communicator.as_str()) {
-            (true, wanted) if facts.communicator == wanted => "",
-            (false, "") => "tcp",
-            (_, wanted) => wanted,
-        };
-        let link = self
-            .operations
-            .links
-            .open(&goal.place, self.listeners.tls.as_ref())?;
-        let arrive = Arrive {
-            magic: MAGIC,
-            version: VERSION,
-            vm: Text(&facts.vm),
-            device: facts.ordinal,
-            token: match goal.elsewhere {
-                true => found.token,
-                false => found.identity(),
-            },
-            guest_pid: facts.guest_pid,
-            communicator: Text(&facts.communicator),
-            follows: Text(follows),
-            wanted: goal.wanted,
-            expires: facts.expires.unwrap_or(0),
-        };
-        announce(&link, &arrive, &goal.place)?;
-        let message = ToWorker::Migrate(worker::Migrate {
-            local: goal.local,
-            here: !goal.elsewhere,
-            held: gates.is_some(),
-            follows: follows.to_owned(),
-            precopy: goal.precopy,
-            hand_over: goal.hand_over,
-        });
-        let mut fds: Vec<BorrowedFd<'_>> = vec![link.as_fd()];
-        fds.extend(gates.into_iter().flatten().map(OwnedFd::as_fd));
-        let kind = Kind::Migration(id);
-        self.order(key, Ordered::new(console, kind), &message, &fds)?;
+        let (links, tls) = (&self.operations.links, self.listeners.tls.as_ref());
+        let departure = options.announce(found, links, tls, gates)?;
+        let ordered = Ordered::new(console, Kind::Migration(id));
+        let fds = departure.descriptors();
+        self.order(key, ordered, &departure.message, &fds)?;
         Ok(key)
     }
 
@@ -341,6 +300,10 @@ impl Broker {
             && let Some(member) = migration.members.get_mut(&key)
         {
             member.step = Some(Step::Copied);
+            if member.part == Part::Late {
+                // From its first call on, it may share memory.
+                member.part = Part::Joined;
+            }
             // A worker that does not read it stays stopped until the deadline.
             let _ = self.workers.send(key, &ToWorker::Resumed, &[]);
         }
@@ -392,6 +355,8 @@ impl Broker {
                 // A change of communicator has no downtime.
                 Ok(figures) if figures.total_ms > 0.0 => self.counts.moves.add(figures),
                 Ok(_) => {}
+                // It shares nothing with the others.
+                Err(_) if member.part == Part::Late => {}
                 Err(_) => migration.stage.give_up(),
             }
             migration.over.push(member.over(outcome));
@@ -406,10 +371,11 @@ impl Broker {
             return;
         };
         // Without members there is nothing to do.
-        let slowest = migration.members.values().map(|member| member.step).min();
-        if migration.stage.commits(slowest.flatten()) {
+        let slowest = migration.step();
+        if migration.stage.commits(slowest) {
             // From the commit on, sessions import the memory that the destinations offer.
-            for member in migration.members.values() {
+            let members = migration.members.values();
+            for member in members.filter(|it| it.part != Part::Late) {
                 self.tenants.moved(&member.vm, member.session);
             }
         }
@@ -419,7 +385,7 @@ impl Broker {
         let offers = vm.and_then(|vm| self.tenants.offers(vm));
         let leaves = offers.is_some_and(|offers| offers.are_held(&sessions));
         let stage = std::mem::replace(&mut migration.stage, Stage::Staying);
-        migration.stage = stage.advance(slowest.flatten(), leaves);
+        migration.stage = stage.advance(slowest, leaves);
         if !migration.members.is_empty() {
             return;
         }

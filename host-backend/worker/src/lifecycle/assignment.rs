@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paragpu_control::account::{Account, Share};
 use paragpu_control::socket::{Control, Inbox};
-use paragpu_control::worker::{FromWorker, Route, Terms, ToWorker};
+use paragpu_control::worker::{FromWorker, Migrate, Route, Terms, ToWorker};
 
 use super::Stop;
 use crate::confine;
@@ -24,6 +24,8 @@ pub(super) struct Assignment {
     pub(super) patience: Duration,
     pub(super) identity: Identity,
     pub(super) origin: Origin,
+    /// The order to move it before it executes a call, with its descriptors.
+    pub(super) moves: Option<(Migrate, Vec<OwnedFd>)>,
     /// The session's share of the VM's account.
     pub(super) share: Share,
     /// Where a later daemon reaches the worker.
@@ -55,13 +57,13 @@ pub(super) struct Arrival {
     pub(super) route: Option<Route>,
 }
 
-/// Waits for a session, and for the share and the directory that come before it. `None` if the
-/// daemon dismisses the worker.
+/// Waits for a session, and for what comes before it. `None` if the daemon dismisses the worker.
 pub(super) fn wait_for_session(control: &Control) -> Result<Option<Assignment>, Stop> {
     let mut inbox = Inbox::default();
     let mut share = Share::default();
     let mut own = None;
     let mut door = None;
+    let mut moves = None;
     let (terms, origin) = loop {
         control.receive(&mut inbox, true)?;
         let fds = std::mem::take(&mut inbox.fds);
@@ -79,6 +81,7 @@ pub(super) fn wait_for_session(control: &Control) -> Result<Option<Assignment>, 
             }
             ToWorker::End { .. } => return Ok(None),
             ToWorker::Quota { slot, gpu } => share = share_of(slot, gpu, fds)?,
+            ToWorker::Migrate(migrate) => moves = Some((migrate, fds)),
             ToWorker::Door => door = Some(only(fds, "a door")?),
             ToWorker::Arrive {
                 terms,
@@ -106,14 +109,16 @@ pub(super) fn wait_for_session(control: &Control) -> Result<Option<Assignment>, 
             | ToWorker::Move(_)
             | ToWorker::Checkpoint { .. }
             | ToWorker::Again(_)
-            | ToWorker::Turn(_)
-            | ToWorker::Migrate(_) => {
+            | ToWorker::Turn(_) => {
                 tracing::error!("the daemon sent a message that an idle worker does not expect");
             }
         }
     };
     let equipment = (share, door, own);
-    Ok(Some(assignment(terms, origin, equipment)))
+    Ok(Some(Assignment {
+        moves,
+        ..assignment(terms, origin, equipment)
+    }))
 }
 
 /// The session's share of the accounts of its VM and of its GPU.
@@ -169,6 +174,7 @@ fn assignment(
             pinned: Pinned::default(),
         },
         origin,
+        moves: None,
         share,
         door,
         own,

@@ -26,6 +26,8 @@ pub(crate) struct Transfer<T> {
     orders: Arc<Orders>,
     /// The move in progress.
     moving: Option<T>,
+    /// The session is new, and executes no call before the move has stopped it.
+    holds_calls: bool,
     /// The checkpoint in progress.
     writing: Option<T>,
     /// The delay that moves and checkpoints cause to the program's calls.
@@ -42,6 +44,7 @@ impl<T> Transfer<T> {
             identity,
             orders: Arc::new(Orders::new(drop)),
             moving: None,
+            holds_calls: false,
             writing: None,
             delay: Delay::default(),
             ring: None,
@@ -97,6 +100,22 @@ impl<T> Transfer<T> {
             self.delay.start();
         }
         self.writing = Some(task);
+    }
+
+    /// Has a new session execute no call before the move that is ordered already has stopped it.
+    pub(crate) fn hold_calls(&mut self) {
+        self.holds_calls = true;
+    }
+
+    /// Whether the session executes no calls yet.
+    pub(crate) fn holds_calls(&mut self) -> bool {
+        self.holds_calls &= self.moving.is_some();
+        self.holds_calls
+    }
+
+    /// Records that the session is stopped. From now on it executes calls whenever it continues.
+    pub(crate) fn stopped(&mut self) {
+        self.holds_calls = false;
     }
 
     /// Begins to measure a new move, and its first step.

@@ -139,6 +139,17 @@ impl Guest {
         Self::serving(host, guest, |_| {}, take)
     }
 
+    /// The same, of a new session that executes no call before the move that is ordered.
+    #[cfg(test)]
+    pub(crate) fn that_moves(orders: Arc<Orders>) -> Self {
+        let (host, guest) = pair();
+        let take = move |session: &mut Session| {
+            session.transfer.set_orders(orders);
+            session.transfer.hold_calls();
+        };
+        Self::serving(host, guest, |_| {}, take)
+    }
+
     /// A session with a window whose launches all go to `count` lanes.
     #[cfg(test)]
     pub fn with_lanes(count: usize) -> Self {

@@ -1,18 +1,23 @@
 //! The daemon's orders to a session that has nothing else to do.
 
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Error, Frame, Receiver, Wait, Wake};
+use paragpu_communicator_stream::handshake::send_frame;
 use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader};
-use paragpu_protocol::handshake::Stays;
+use paragpu_protocol::handshake::{Move, Stays};
+use paragpu_protocol::table::Ping;
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::session::Session;
 use crate::testing::device::TestDevice;
 use crate::testing::guest::{Guest, pair, setup};
-use crate::transfer::orders::{CheckpointTarget, Giver, Order, Orders, Report};
+use crate::transfer::orders::{CheckpointTarget, Departure, Giver, Order, Orders, Report};
+use crate::transfer::state::{Kind, Scanner, Writer};
 
 /// A guest that sends frames without end that are not calls.
 struct Endless;
@@ -103,5 +108,46 @@ fn an_order_that_comes_before_the_session_waits_for_calls_is_carried_out() {
             assert!(orders.give(checkpoint(), Giver::Daemon));
         }
     }
+    guest.goodbye();
+}
+
+#[test]
+fn a_session_that_moves_first_executes_no_call_before() {
+    let (say, reports) = channel();
+    let orders = Arc::new(Orders::new(move |report| drop(say.send(report))));
+    let (link, destination) = UnixStream::pair().unwrap();
+    let gates = [(); 3].map(|()| pipe_with(PipeFlags::CLOEXEC).unwrap());
+    let [(stop, _stop), (rest, _rest), (commit, _commit)] = gates;
+    let departure = Departure {
+        link: link.into(),
+        local: true,
+        here: false,
+        follows: String::new(),
+        gates: Some([stop, rest, commit]),
+        precopy: true,
+        hand_over: false,
+    };
+    assert!(orders.give(Order::Migrate(departure), Giver::Daemon));
+    let mut guest = Guest::that_moves(orders);
+    guest.send(1, &Ping { value: 7 });
+    let home = encode_all(&Move {
+        communicator: Text(""),
+        address: Text(""),
+    });
+    let deadline = Some(Instant::now() + Duration::from_secs(60));
+    let welcome = Control::Welcome.kind();
+    send_frame(&destination, welcome, 0, 0, &home, deadline).unwrap();
+    // Between two answers it would execute calls.
+    let mut scanner = Scanner::new(&destination);
+    while scanner.record().unwrap().0 != Kind::ImageNames {}
+    let mut writer = Writer::new(&destination);
+    writer.put(Kind::Missing, &[]).unwrap();
+    while scanner.record().unwrap().0 != Kind::ObjectsEnd {}
+    assert_eq!(guest.statistics.read().calls, 0);
+    // The move fails: the session continues here.
+    destination.shutdown(std::net::Shutdown::Both).unwrap();
+    let report = reports.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(matches!(report, Report::Failed(_)), "{report:?}");
+    assert_eq!(guest.reply(1), Ok(7_u64.to_le_bytes().to_vec()));
     guest.goodbye();
 }

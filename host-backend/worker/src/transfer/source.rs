@@ -428,6 +428,7 @@ impl Source {
             Err(NotStopped::Ended(end)) => return Err(self.broken_off(session, end)),
         }
         self.reached("device drained");
+        session.transfer.stopped();
         self.stage = Stage::Stopped;
         match self.await_stopped(session, receiver) {
             Ok(true) => {}
