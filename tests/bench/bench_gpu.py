@@ -5,14 +5,18 @@ Ends with 0 and a sentence where there is no GPU.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
 # pylint: disable=wrong-import-position
+import bench_migrate
 import gpu
 import measure
 import waiting
@@ -33,13 +37,21 @@ MEMORY = ("malloc_async_4k", "malloc_async_2m", "map_2m", "managed_sum", "manage
 WAITS = ("copy16k_h2d", "copy16k_d2h", "copy256k_h2d", "copy256k_d2h", "wait_1ms", "wait_10ms", "wait_100ms")
 # Memory that a program registers: copies, copies of four streams behind kernels, and a kernel that works in it.
 REGISTERED = ("registered_h2d", "registered_d2h", "registered_streams", "registered_mapped")
+# Programs that say when their first result is there, by what that is. PyTorch's loads some gigabytes of libraries.
+FIRST = {
+    "result": [OVERHEADS, "first_result"],
+    "product": [OVERHEADS, "first_product"],
+    "kernel": [sys.executable, os.path.join(HERE, "first_kernel.py")],
+}
+# MiB that are handed over.
+HANDED = 32 << 10
 # Eight threads at once.
 THREADS = ("threads8_rate", "threads8_tail")
 # Programs that time themselves against the clock, fail on purpose, only print, or leave out natively
 # what NVIDIA's runtime of CUDA 13.0 lacks.
 NOT_TIMED = ("errors", "printf", "clock", "newerFunctions")
 COPY_BOUND = ("alignedTypes", "blackScholes", "fastWalshTransform", "convolutionSeparable")
-PARTS = "operations,memory,registered,copies,calls,starts,sharing,waiting,programs"
+PARTS = "operations,memory,registered,copies,calls,starts,moves,sharing,waiting,programs"
 # Where time is spent that no run of this benchmark can see: measured with clocks at
 # both ends and on both sides of each step, on an H200 unless it says otherwise.
 WAITED_FOR = "1.0 us until the worker launches, 0.6 of it until it has the call, and 0.3 until it has the wait; a word that the GPU writes ends a wait 0.8 us sooner than cudaStreamSynchronize, natively, too"
@@ -77,15 +89,14 @@ LUPINE = {
 class Bench:
     """The ways to run a program, and the measurements."""
 
-    def __init__(self, daemon, options):
-        self.daemon, self.options, self.samples = daemon, options, Samples()
+    def __init__(self, daemon, options, gpus):
+        self.daemon, self.options, self.gpus, self.samples = daemon, options, gpus, Samples()
         self.bench = harness.binary("paragpu-bench")
-        self.begun = time.monotonic()
 
-    def ways(self):
-        """Native first, then every communicator."""
+    def ways(self, communicators=COMMUNICATORS):
+        """Native first, then these communicators."""
         yield "native", gpu.native_environment()
-        for communicator in COMMUNICATORS:
+        for communicator in communicators:
             yield communicator, self.daemon.guest_environment(communicator)
 
     def operations(self):
@@ -101,21 +112,20 @@ class Bench:
                 if way == "native":
                     self.samples.take(f"{way}_", [OVERHEADS, *ASKED], environment)
 
+    def beside_native(self, part, names):
+        """Some measurements, natively and over the rings."""
+        for at in range(self.options.rounds):
+            for way, environment in self.ways(("shm",)):
+                say(f"{part}, {at + 1} of {self.options.rounds}: {way}")
+                self.samples.take(f"{way}_", [OVERHEADS, *names], environment)
+
     def memory(self):
         """Memory by other calls than cudaMalloc."""
-        for at in range(self.options.rounds):
-            for way, environment in self.ways():
-                if way in ("native", "shm"):
-                    say(f"memory, {at + 1} of {self.options.rounds}: {way}")
-                    self.samples.take(f"{way}_", [OVERHEADS, *MEMORY], environment)
+        self.beside_native("memory", MEMORY)
 
     def registered(self):
         """Memory that a program registers."""
-        for at in range(self.options.rounds):
-            for way, environment in self.ways():
-                if way in ("native", "shm"):
-                    say(f"registered memory, {at + 1} of {self.options.rounds}: {way}")
-                    self.samples.take(f"{way}_", [OVERHEADS, *REGISTERED], environment)
+        self.beside_native("registered memory", REGISTERED)
 
     def copies(self):
         """Bulk copies, and what a bare copy does."""
@@ -136,16 +146,39 @@ class Bench:
 
     def starts(self):
         """From the start of a process to its first result."""
-        for at in range(self.options.starts):
-            for way, environment in self.ways():
-                gpu.await_warm(self.daemon, WARM)
-                say(f"first results, {at + 1} of {self.options.starts}: {way}")
-                begun = time.monotonic()
-                try:
-                    there = measure.lines_of([OVERHEADS, "first_result"], environment)["first_result"]
-                    self.samples.add(f"{way}_start_to_first_result", there - begun)
-                except measure.Failed as failure:
-                    self.failed(str(failure))
+        with tempfile.TemporaryDirectory(prefix="paragpu-compiled-") as compiled:
+            # Where Python cannot keep compiled modules, each process would compile PyTorch's anew.
+            python = {"PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}
+            for first, command in FIRST.items():
+                if f"start_to_first_{first}" in lacking(self.gpus):
+                    continue
+                # NVIDIA's libraries are many times larger than what differs between communicators.
+                ways = list(self.ways(COMMUNICATORS if first == "result" else ("shm",)))
+                # One that is not measured has files read from the disk.
+                for at in range(-1, self.options.starts):
+                    for way, environment in ways:
+                        gpu.await_warm(self.daemon, WARM)
+                        say(f"first {first}, {at + 1} of {self.options.starts}: {way}")
+                        self.start(f"{way}_start_to_first_{first}", command, {**environment, **python}, at >= 0)
+
+    def start(self, name, command, environment, is_measured):
+        """One process that says when it has its first result."""
+        begun = time.monotonic()
+        try:
+            (there,) = measure.lines_of(command, gpu.with_cublas(environment)).values()
+        except measure.Failed as failure:
+            self.failed(f"{name}: {failure}")
+            return
+        if is_measured:
+            self.samples.add(name, there - begun)
+
+    def moves(self):
+        """What a program feels when it moves, and memory that is handed over meanwhile."""
+        bench_migrate.felt_natively(self.samples, gpu.native_environment(), self.options.rounds)
+        bench_migrate.felt(self.samples, "cuda", self.options.rounds)
+        bench_migrate.handed_over(self.samples, "cuda", HANDED, self.options.rounds)
+        if self.gpus > 1:
+            bench_migrate.gpu_to_gpu(self.samples, "cuda", HANDED, self.options.rounds)
 
     def failed(self, text):
         """Notes what could not be measured."""
@@ -156,9 +189,7 @@ class Bench:
     def sharing(self):
         """Eight concurrent processes."""
         for at in range(self.options.sharing_rounds):
-            for way, environment in self.ways():
-                if way not in ("native", "shm"):
-                    continue
+            for way, environment in self.ways(("shm",)):
                 gpu.await_warm(self.daemon, WARM)
                 say(f"{SHARING} processes at once, {at + 1} of {self.options.sharing_rounds}: {way}")
                 running = [
@@ -192,9 +223,7 @@ class Bench:
         """The processor time of many programs that wait."""
         for at in range(self.options.sharing_rounds):
             for schedule in waiting.SCHEDULES:
-                for way, environment in self.ways():
-                    if way not in ("native", "shm"):
-                        continue
+                for way, environment in self.ways(("shm",)):
                     gpu.await_warm(self.daemon, WARM)
                     say(f"{waiting.PROGRAMS} programs wait ({schedule}), {at + 1} of {self.options.sharing_rounds}: {way}")
                     try:
@@ -236,9 +265,7 @@ class Bench:
         words = ["--iterations", str(rounds)]
         digests = {}
         for _ in range(self.options.program_rounds):
-            for way, environment in self.ways():
-                if way not in ("native", "shm") and not self.options.all_ways:
-                    continue
+            for way, environment in self.ways(COMMUNICATORS if self.options.all_ways else ("shm",)):
                 said, seconds = self.once(name, words, environment)
                 digests[way] = said["digest"]
                 self.samples.add(f"{way}_program_{name}", seconds)
@@ -322,7 +349,8 @@ class Results:
             self.add("shm", name, "B/s", 0.98, most=False)
         for name in REGISTERED[2:]:
             self.add("shm", name, "us", 1.02)
-        self.add("shm", "start_to_first_result", "s", 1.0)
+        for first in FIRST:
+            self.add("shm", f"start_to_first_{first}", "s", 1.0)
         self.add("shm", "graph100", "us", 1.02)
         for name in WAITS:
             self.add("shm", name, "us", 1.01)
@@ -335,6 +363,11 @@ class Results:
             self.add("shm", f"waiting_{schedule}", "processors", 1.0)
         for name in ("stream_sync_idle", "event_record", "event_create_destroy", "stream_create_destroy", "memset_4k"):
             self.add("shm", name, "us", None)
+
+    def moving(self):
+        """Sessions that move."""
+        self.entries += bench_migrate.delays_of(self.samples)
+        self.entries += bench_migrate.handovers_of(self.samples, "cuda", HANDED)
 
     def over_streams(self):
         """The sockets."""
@@ -412,10 +445,24 @@ def entries_with_values(entries):
     return [entry for entry in entries if entry["value"] is not None]
 
 
-def unmeasured(samples, entries):
-    """Entries that a whole run should have are failures."""
+def lacking(gpus):
+    """Entries that this machine with so many GPUs cannot have, and what it lacks."""
+    lacks = {}
+    if gpus < 2:
+        lacks.update(gpu_to_gpu_stop_copy="a second GPU", gpu_to_gpu_blackout="a second GPU")
+    if not gpu.cublas_folder():
+        lacks["start_to_first_product"] = "cuBLAS (name its folder in PARAGPU_TEST_CUBLAS)"
+    if not importlib.util.find_spec("torch"):
+        lacks["start_to_first_kernel"] = "PyTorch"
+    return lacks
+
+
+def unmeasured(samples, entries, lacks):
+    """Entries that a whole run should have are failures, unless the machine lacks what they take."""
     for entry in entries:
-        if entry["value"] is None and not any(entry["name"] in failure for failure in samples.failures):
+        if entry["name"] in lacks:
+            say(f"{entry['name']}: this machine lacks {lacks[entry['name']]}")
+        elif entry["value"] is None and not any(entry["name"] in failure for failure in samples.failures):
             samples.failures.append(f"{entry['name']}: not measured")
 
 
@@ -423,6 +470,7 @@ def store(options, about, samples, programs):
     """Writes all entries so far, including those without a value."""
     results = Results(samples, programs)
     results.over_shm()
+    results.moving()
     results.over_streams()
     chosen = ", ".join(word for word, said in (("quick", options.quick), ("in parts", options.after), ("some programs", options.programs)) if said)
     command = "make bench-gpu" + (f" ({chosen})" if chosen else "")
@@ -448,7 +496,7 @@ def main():
     begun = time.monotonic()
     with harness.Daemon(f"--warm={WARM}", device="cuda", log=options.log) as daemon:
         gpu.await_warm(daemon, WARM)
-        bench = Bench(daemon, options)
+        bench = Bench(daemon, options, device["count"])
         earlier = []
         if options.after:
             with open(options.after, encoding="utf-8") as file:
@@ -471,7 +519,7 @@ def main():
             entries = keep()
             say(f"{part}: done after {time.monotonic() - begun:.0f} s")
     if not options.programs and options.parts == PARTS:
-        unmeasured(bench.samples, entries)
+        unmeasured(bench.samples, entries, lacking(device["count"]))
     status = measure.conclude(entries_with_values(entries), bench.samples.failures)
     print(f"written to {os.path.relpath(options.output)}, after {time.monotonic() - begun:.0f} s")
     return status

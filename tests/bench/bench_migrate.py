@@ -31,10 +31,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 GUEST = os.path.join(HERE, "moving_guest.py")
 TIMED_GUEST = os.path.join(HERE, "timed_guest.py")
 MIB = 1 << 20
-# What mrCUDA's authors measured: a call recorded, a call replayed, the rest of a
-# replay, and bytes a second of the memory that is copied (seconds).
 # Milliseconds that the driver's own checkpoint takes for 32 GiB of an H200, out and back.
 DRIVER_CHECKPOINT = 18600
+# What mrCUDA's authors measured: a call recorded, a call replayed, the rest of a
+# replay, and bytes a second of the memory that is copied (seconds).
 MRCUDA = {"record": 0.28e-6, "replay": 1.03e-6, "rest": 1.24, "bandwidth": 4.8e9}
 
 
@@ -43,14 +43,12 @@ TIMED = (100, 500_000, 300 * MIB)
 
 
 class Program:
-    """A program at one of two daemons: one that rewrites its memory, if nothing else is said."""
+    """A program that answers orders; where nothing else is said, one that rewrites its memory."""
 
-    def __init__(self, daemons, *arguments, guest=GUEST):
-        self.here, self.there = daemons
-        self.migrations = 0
+    def __init__(self, environment, *arguments, guest=GUEST):
         self.process = subprocess.Popen(
             [sys.executable, guest, *map(str, arguments)],
-            env=self.here.guest_environment("shm"),
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -80,6 +78,21 @@ class Program:
             raise Failed(f"the program ended with {self.process.wait(60)}")
         return json.loads(answer)
 
+    def check(self):
+        """Compares the program's memory with the expected contents."""
+        self.process.stdin.write("check\n")
+        self.process.stdin.flush()
+        self.hear("exact")
+
+
+class Mover(Program):
+    """A program at one of two daemons."""
+
+    def __init__(self, daemons, *arguments, **which):
+        self.here, self.there = daemons
+        self.migrations = 0
+        super().__init__(self.here.guest_environment("shm"), *arguments, **which)
+
     def migrate(self, *options):
         """Moves the program to the other daemon; what that took."""
         harness.eventually(
@@ -99,17 +112,11 @@ class Program:
         self.migrations += 1
         return json.loads(done.stdout)
 
-    def check(self):
-        """Compares the program's memory with the expected contents."""
-        self.process.stdin.write("check\n")
-        self.process.stdin.flush()
-        self.hear("exact")
-
 
 def moves(daemons, samples, name, shape, rounds, ways):
     """Migrates a program there and back, alternating between the ways."""
     say(f"{name}: {shape[0]} x {shape[1] >> 10} KiB, {shape[2]} % rewritten")
-    with Program(daemons, *shape) as program:
+    with Mover(daemons, *shape) as program:
         # The first moves find cold caches at either end.
         for options in (*ways.values(), *ways.values())[:2]:
             program.migrate(*options)
@@ -166,9 +173,17 @@ def handed_over(samples, device, largest, rounds):
 LATER = 3
 
 
+def felt_natively(samples, environment, rounds):
+    """The longest call of the program that times its calls, in a second of NVIDIA's own driver."""
+    for _ in range(rounds):
+        with Program(environment, *TIMED, guest=TIMED_GUEST) as program:
+            time.sleep(1)
+            samples.add("felt_natively", program.ask("figures")["longest_ms"])
+
+
 def felt_once(daemons, samples):
     """Moves of one program that times its calls: the first, and later ones."""
-    with Program(daemons, *TIMED, guest=TIMED_GUEST) as program:
+    with Mover(daemons, *TIMED, guest=TIMED_GUEST) as program:
         time.sleep(1)
         samples.add("felt_none", program.ask("figures")["longest_ms"])
         for move in range(1 + LATER):
@@ -265,21 +280,7 @@ def results_of(samples, largest, cuts, device, handed):
               "downtime; the largest session measured"),
         ratio("dirty_all_total_vs_stop_copy", "ms", "dirty_100_ahead_total_ms", "dirty_100_stop_total_ms", 1.2,
               "total time of a program that rewrites everything"),
-        measure.result(
-            "handover_blackout", "ms", get("handover_handed_blackout_ms"), DRIVER_CHECKPOINT if device == "cuda" else None, 50, most=True,
-            of="value",
-            note=f"{handed} MiB handed over between two workers on one GPU, {measure.short(get('handover_handed_total_ms'))} ms in all; "
-                 f"1 GiB: {measure.short(get('handover_1g_handed_blackout_ms'))} ms. "
-                 "The baseline is what the driver's own checkpoint takes for 32 GiB of an H200",
-        ),
-        measure.result(
-            "gpu_to_gpu_stop_copy", "ms", get("gpus_peer_stop_total_ms"), None, 1000 if device == "cuda" else None, most=True, of="value",
-            note=f"{handed} MiB from one GPU of the host to another, the program stopped first",
-        ),
-        measure.result(
-            "gpu_to_gpu_blackout", "ms", get("gpus_peer_blackout_ms"), None, 100 if device == "cuda" else None, most=True, of="value",
-            note=f"the same copied ahead, 1 % rewritten; {measure.short(get('gpus_peer_total_ms'))} ms in all",
-        ),
+        *handovers_of(samples, device, handed),
         *delays_of(samples),
         measure.result("reconnects_bit_exact", "cuts", get("reconnects"), 3 * cuts, 1, most=False),
         measure.result("migrations_bit_exact", "moves", sum(samples.values.get("migrations", [])) or None,
@@ -287,17 +288,43 @@ def results_of(samples, largest, cuts, device, handed):
     ]
 
 
+def handovers_of(samples, device, handed):
+    """The entries of memory that stays on the GPU or is copied from GPU to GPU; `handed` MiB."""
+    get = samples.median
+    real = device == "cuda"
+    return [
+        measure.result(
+            "handover_blackout", "ms", get("handover_handed_blackout_ms"), DRIVER_CHECKPOINT if real else None, 10, most=True,
+            of="value",
+            note=f"{handed} MiB handed over between two workers on one GPU, {measure.short(get('handover_handed_total_ms'))} ms in all; "
+                 f"1 GiB: {measure.short(get('handover_1g_handed_blackout_ms'))} ms. "
+                 "The baseline is what the driver's own checkpoint takes for 32 GiB of an H200",
+        ),
+        measure.result(
+            "gpu_to_gpu_stop_copy", "ms", get("gpus_peer_stop_total_ms"), None, 1000 if real else None, most=True, of="value",
+            note=f"{handed} MiB from one GPU of the host to another, the program stopped first",
+        ),
+        measure.result(
+            "gpu_to_gpu_blackout", "ms", get("gpus_peer_blackout_ms"), None, 100 if real else None, most=True, of="value",
+            note=f"the same copied ahead, 1 % rewritten; {measure.short(get('gpus_peer_total_ms'))} ms in all",
+        ),
+    ]
+
+
 def delays_of(samples):
     """The entries that say what programs felt."""
     get = samples.median
-    rows = []
+    rows, still = [], get("felt_none")
+    baseline, whose = still, "its longest call in a second without a move"
+    if get("felt_natively") is not None:
+        baseline, whose = get("felt_natively"), f"its longest call in a second natively; over shm without a move {measure.short(still)} ms"
     for name, which in (("felt_first", "first"), ("felt_later", "later")):
         note = (
             f"the longest call of a program with 100 modules and 300 MiB, {which} moves on one GPU; "
             f"{measure.short(get(name + '_reported_ms'))} ms reported, stopped for {measure.short(get(name + '_blackout_ms'))} ms. "
-            "The baseline is its longest call in a second without a move"
+            f"The baseline is {whose}"
         )
-        rows.append(measure.result(f"{which}_move_delay", "ms", get(f"{name}_ms"), get("felt_none"), 30, most=True, of="value", note=note))
+        rows.append(measure.result(f"{which}_move_delay", "ms", get(f"{name}_ms"), baseline, 30, most=True, of="value", note=note))
     rows.append(
         measure.result("first_move_total", "ms", get("felt_first_total_ms"), None, 2000, most=True, of="value",
                        note="the whole first move of that program")

@@ -81,6 +81,24 @@ def native_environment():
     return environment
 
 
+def cublas_folder():
+    """The folder of NVIDIA's libcublas.so.13, or nothing."""
+    places = [
+        os.environ.get("PARAGPU_TEST_CUBLAS", ""),
+        "/usr/local/cuda-13.0/lib64",
+        "/usr/local/cuda/lib64",
+        *glob.glob("/opt/**/nvidia/cu13/lib", recursive=True),
+    ]
+    return next((place for place in places if place and os.path.exists(os.path.join(place, "libcublas.so.13"))), "")
+
+
+def with_cublas(environment):
+    """The same environment, in which a program finds cuBLAS, too."""
+    # Behind the guest's libraries: NVIDIA's runtime, of the same name as the guest's, may lie beside it.
+    folders = [environment["LD_LIBRARY_PATH"], cublas_folder()]
+    return {**environment, "LD_LIBRARY_PATH": ":".join(filter(None, folders))}
+
+
 def ask(daemon, command):
     """One answer of the daemon's control socket."""
     with socket.socket(socket.AF_UNIX) as control:

@@ -25,8 +25,10 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include <dlfcn.h>
 #include <sys/resource.h>
 
 namespace {
@@ -498,10 +500,10 @@ double copy_inside() {
 // Memory of the program that is registered as long as this lives.
 class Registered {
 public:
-    explicit Registered(size_t bytes) : bytes_(bytes) {
-        CHECK(posix_memalign(&host_, 4096, bytes_) ? cudaErrorMemoryAllocation : cudaSuccess);
-        std::memset(host_, 1, bytes_);
-        CHECK(cudaHostRegister(host_, bytes_, cudaHostRegisterMapped));
+    explicit Registered(size_t bytes) {
+        CHECK(posix_memalign(&host_, 4096, bytes) ? cudaErrorMemoryAllocation : cudaSuccess);
+        std::memset(host_, 1, bytes);
+        CHECK(cudaHostRegister(host_, bytes, cudaHostRegisterMapped));
     }
     Registered(const Registered &) = delete;
     Registered &operator=(const Registered &) = delete;
@@ -518,7 +520,6 @@ public:
 
 private:
     void *host_;
-    size_t bytes_;
 };
 
 constexpr size_t registered_bytes = 64 << 20;
@@ -706,6 +707,48 @@ double first_result() {
         std::exit(1);
     }
     CHECK(cudaFree(memory));
+    return now;
+}
+
+// The same for a product of matrices by cuBLAS: its library is loaded, and two images of many
+// are used.
+double first_product() {
+    void *library = dlopen("libcublas.so.13", RTLD_NOW);
+    if (!library) {
+        std::fprintf(stderr, "overheads: %s\n", dlerror());
+        std::exit(1);
+    }
+    using Handle = void *;
+    auto create = reinterpret_cast<int (*)(Handle *)>(dlsym(library, "cublasCreate_v2"));
+    auto multiply = reinterpret_cast<int (*)(Handle, int, int, int, int, int, const float *, const float *, int, const float *, int,
+                                             const float *, float *, int)>(dlsym(library, "cublasSgemm_v2"));
+    constexpr int size = 512;
+    std::vector<float> left(size * size), right(size * size), product(size * size);
+    for (int at = 0; at < size * size; ++at) {
+        left[at] = at % 7;
+        right[at] = at % 5;
+    }
+    float *matrices, one = 1, zero = 0;
+    size_t bytes = left.size() * sizeof(float);
+    CHECK(cudaMalloc(reinterpret_cast<void **>(&matrices), 3 * bytes));
+    CHECK(cudaMemcpy(matrices, left.data(), bytes, cudaMemcpyHostToDevice));
+    CHECK(cudaMemcpy(matrices + left.size(), right.data(), bytes, cudaMemcpyHostToDevice));
+    Handle handle;
+    int status = create(&handle);
+    if (!status) {
+        status = multiply(handle, 0, 0, size, size, size, &one, matrices, size, matrices + left.size(), size, &zero,
+                          matrices + 2 * left.size(), size);
+    }
+    CHECK(cudaMemcpy(product.data(), matrices + 2 * left.size(), bytes, cudaMemcpyDeviceToHost));
+    double now = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+    float expected = 0;
+    for (int at = 0; at < size; ++at) {
+        expected += left[at * size + 3] * right[2 * size + at];
+    }
+    if (status || product[2 * size + 3] != expected) {
+        std::fprintf(stderr, "overheads: cuBLAS: status %d, %f instead of %f\n", status, product[2 * size + 3], expected);
+        std::exit(1);
+    }
     return now;
 }
 
@@ -962,7 +1005,7 @@ int main(int argc, char **argv) {
             for (const Measurement &measurement : measurements) {
                 std::fprintf(stderr, " %s", measurement.name);
             }
-            std::fprintf(stderr, " first_result (alone)\n");
+            std::fprintf(stderr, " first_result first_product (alone)\n");
             return 2;
         } else {
             wanted.push_back(argv[at]);
@@ -970,9 +1013,11 @@ int main(int argc, char **argv) {
     }
     CHECK(cudaSetDeviceFlags(schedule));
     CHECK(cudaSetDevice(0));
-    if (wanted == std::vector<std::string>{"first_result"}) {
-        std::printf("{\"name\":\"first_result\",\"unit\":\"s\",\"value\":%.9f}\n", first_result());
-        return 0;
+    for (auto [name, first] : {std::pair{"first_result", first_result}, {"first_product", first_product}}) {
+        if (wanted == std::vector<std::string>{name}) {
+            std::printf("{\"name\":\"%s\",\"unit\":\"s\",\"value\":%.9f}\n", name, first());
+            return 0;
+        }
     }
     launch();
     settle();
