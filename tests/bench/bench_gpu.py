@@ -159,13 +159,13 @@ class Bench:
                     for way, environment in ways:
                         gpu.await_warm(self.daemon, WARM)
                         say(f"first {first}, {at + 1} of {self.options.starts}: {way}")
-                        self.start(f"{way}_start_to_first_{first}", command, {**environment, **python}, at >= 0)
+                        self.start(f"{way}_start_to_first_{first}", command, {**gpu.with_cublas(environment), **python}, at >= 0)
 
     def start(self, name, command, environment, is_measured):
         """One process that says when it has its first result."""
         begun = time.monotonic()
         try:
-            (there,) = measure.lines_of(command, gpu.with_cublas(environment)).values()
+            (there,) = measure.lines_of(command, environment).values()
         except measure.Failed as failure:
             self.failed(f"{name}: {failure}")
             return

@@ -1,7 +1,9 @@
 """The NVIDIA GPU of this machine, and the two ways to run a program on it."""
 
 import ctypes
+import functools
 import glob
+import itertools
 import json
 import os
 import socket
@@ -57,20 +59,22 @@ def until(condition, what):
     harness.eventually(condition, what, PATIENCE, RuntimeError)
 
 
+@functools.cache
+def folder_of(library, variable, *more):
+    """The folder of a library of NVIDIA's: the one that the environment names, or one of `more` or the usual ones; "" for none."""
+    places = (os.environ.get(variable, ""), *more, "/usr/local/cuda-13.0/lib64", "/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu")
+    # Looked for last, because it takes a while.
+    wheels = glob.iglob("/opt/**/nvidia/cu13/lib", recursive=True)
+    has = lambda place: place and os.path.exists(os.path.join(place, library))
+    return next(filter(has, itertools.chain(places, wheels)), "")
+
+
 def runtime_folder():
     """The folder of NVIDIA's own libcudart.so.13."""
-    places = [
-        os.environ.get("PARAGPU_TEST_NATIVE", ""),
-        os.path.join(harness.ROOT, ".cache/cuda-13.0/lib"),
-        "/usr/local/cuda-13.0/lib64",
-        "/usr/local/cuda/lib64",
-        "/usr/lib/x86_64-linux-gnu",
-        *glob.glob("/opt/**/nvidia/cu13/lib", recursive=True),
-    ]
-    for place in places:
-        if place and os.path.exists(os.path.join(place, "libcudart.so.13")):
-            return place
-    raise NoGpu("NVIDIA's libcudart.so.13 is not here: run `make cuda`, or name its folder in PARAGPU_TEST_NATIVE")
+    place = folder_of("libcudart.so.13", "PARAGPU_TEST_NATIVE", os.path.join(harness.ROOT, ".cache/cuda-13.0/lib"))
+    if not place:
+        raise NoGpu("NVIDIA's libcudart.so.13 is not here: run `make cuda`, or name its folder in PARAGPU_TEST_NATIVE")
+    return place
 
 
 def native_environment():
@@ -83,13 +87,7 @@ def native_environment():
 
 def cublas_folder():
     """The folder of NVIDIA's libcublas.so.13, or nothing."""
-    places = [
-        os.environ.get("PARAGPU_TEST_CUBLAS", ""),
-        "/usr/local/cuda-13.0/lib64",
-        "/usr/local/cuda/lib64",
-        *glob.glob("/opt/**/nvidia/cu13/lib", recursive=True),
-    ]
-    return next((place for place in places if place and os.path.exists(os.path.join(place, "libcublas.so.13"))), "")
+    return folder_of("libcublas.so.13", "PARAGPU_TEST_CUBLAS")
 
 
 def with_cublas(environment):
